@@ -1,0 +1,111 @@
+"""The modelling choices, typed and documented: presets are data files, formulas never ask for a preset."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ComputeAssumptions(_Section):
+    model: Literal["efficiency", "flat", "tiles"] = Field(
+        "efficiency",
+        description="efficiency: the chip's curve by size; flat: one share of the matrix peak for all work; "
+        "tiles: cycles of the chip's tile array with ceilings",
+    )
+    utilisation: float = Field(0.9, gt=0, le=1, description="share of peak under `flat`")
+    vector_at_matrix_rate: bool = Field(
+        False, description="charge elementwise work at the matrix rate (the original) instead of the vector rate"
+    )
+
+
+class TrafficAssumptions(_Section):
+    per: Literal["tensor", "edge"] = Field(
+        "tensor",
+        description="tensor: written once, read once per later partition that uses it; "
+        "edge: written and read once for every consumer in another partition",
+    )
+    weights: bool = Field(True, description="weights cost memory traffic when a partition starts")
+    block_boundary: bool = Field(True, description="a block's input is read from and its output written to memory")
+
+
+class PartitionAssumptions(_Section):
+    overlap: Literal["none", "compute_memory", "full"] = Field(
+        "full", description="none: compute + memory + network; compute_memory: max(compute, memory) + network; "
+        "full: the largest of the three. For dataflow chips; kernel-by-kernel chips use kernel_overlap",
+    )
+    kernel_overlap: Literal["none", "compute_memory", "full"] = Field(
+        "compute_memory", description="the same for chips that run kernel by kernel"
+    )
+    boundary_buffers: int = Field(2, ge=1, description="tile buffers per tensor that enters or leaves a partition")
+    maximum: int = Field(8, ge=1, description="most partitions per block; `count` fixes the number instead")
+    count: int | None = Field(None, ge=1, description="number of partitions; null: free up to `maximum`")
+    halves: bool = Field(
+        False, description="forward kernels in the first half of the partitions, backward ones in the second"
+    )
+    tiles: int | None = Field(
+        None, ge=1, description="tiles a sequence is streamed in; null: the best number"
+    )
+
+
+class ShardingAssumptions(_Section):
+    objective: Literal["time", "bytes"] = Field("time", description="what the sharding level minimises")
+    shared_conversions: bool = Field(
+        True, description="a tensor is brought into a layout once for all its consumers (per phase), not once per edge"
+    )
+    weights: Literal["divided", "free"] = Field(
+        "divided", description="divided: a matrix weight is never replicated inside a tensor parallel group"
+    )
+
+
+class NetworkAssumptions(_Section):
+    collectives: Literal["physical", "one_direction"] = Field(
+        "physical",
+        description="physical: alpha-beta costs of the best algorithm with every link of a dimension; "
+        "one_direction: the original's closed forms, one ring direction, no latency",
+    )
+    all_reduce_factor: float = Field(
+        1.0, description="under one_direction: 1, or 2 when an all-reduce is a reduce-scatter and an all-gather"
+    )
+
+
+class IterationAssumptions(_Section):
+    model: Literal["one_f_one_b", "amortised"] = Field(
+        "one_f_one_b",
+        description="one_f_one_b: slowest stage, bubble, data-parallel reduction and optimizer step apart; "
+        "amortised: the original's (factor 1+(PP-1)/(nmb max(lps-1,1)), reduction amortised over micro-batches)",
+    )
+    flops: Literal["model", "graph"] = Field(
+        "model", description="what utilisation counts: matrix FLOPs with the head, or every FLOP of the graph"
+    )
+
+
+class MemoryAssumptions(_Section):
+    capacity: Literal["training_state", "weights_and_live"] = Field(
+        "training_state",
+        description="training_state: weights, gradients, optimizer states and in-flight activations; "
+        "weights_and_live: weights and the live tensors of one layer only",
+    )
+    state_bytes_per_parameter: float = Field(
+        18.0, gt=0, description="bf16 weight 2, fp32 gradient 4, fp32 master weight and two Adam moments 12"
+    )
+    reserved_fraction: float = Field(
+        0.0, ge=0, lt=1, description="share of memory kept for the framework's workspace"
+    )
+
+
+class Assumptions(_Section):
+    """Every modelling choice of a run. `name` is the preset it started from."""
+
+    name: str = "default"
+    compute: ComputeAssumptions = ComputeAssumptions()
+    traffic: TrafficAssumptions = TrafficAssumptions()
+    partitions: PartitionAssumptions = PartitionAssumptions()
+    sharding: ShardingAssumptions = ShardingAssumptions()
+    network: NetworkAssumptions = NetworkAssumptions()
+    iteration: IterationAssumptions = IterationAssumptions()
+    memory: MemoryAssumptions = MemoryAssumptions()

@@ -1,0 +1,88 @@
+"""Chips: peak rates, on-chip memory, tile geometry, execution style and efficiency curve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from dfmodel.errors import InputError
+from dfmodel.systems.memory import Memory
+
+Execution = Literal["dataflow", "kernel_by_kernel"]
+
+
+@dataclass(frozen=True)
+class TileArray:
+    """The compute tiles of a chip: `count` arrays of `lanes` x `stages` multiply-accumulators at `clock_hz`.
+
+    A matrix kernel uses lanes x stages of a tile, a vector kernel its lanes only.
+    """
+
+    count: int
+    lanes: int
+    stages: int
+    clock_hz: float
+
+    @property
+    def matrix_flops_per_s(self) -> float:
+        return 2.0 * self.count * self.lanes * self.stages * self.clock_hz
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """Achieved share of peak as a function of size: max * size / (size + half), never falling with size.
+
+    `matrix_max` and `vector_max` are shares of the peak FLOP rates, `memory_max` of memory bandwidth,
+    `link_max` of every link's; `matrix_half_flops` and `memory_half_bytes` the sizes at half of it;
+    `launch_s` what starting one kernel adds. `status` is "assumed" or "calibrated", `source` says by what.
+    """
+
+    name: str
+    matrix_max: float
+    matrix_half_flops: float
+    vector_max: float
+    memory_max: float
+    memory_half_bytes: float
+    link_max: float
+    launch_s: float
+    status: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A chip. Peaks are dense, per dtype; `memories` go from the fastest tier outwards."""
+
+    name: str
+    title: str
+    kind: str
+    execution: Execution
+    matrix_flops_per_s: Mapping[str, float]
+    vector_flops_per_s: Mapping[str, float]
+    sram_bytes: float
+    memories: tuple[Memory, ...]
+    efficiency: Efficiency
+    tiles: TileArray | None = None
+    power_w: float | None = None
+    price_usd: float | None = None
+    reconfiguration_s: float = 0.0
+    #: Names of the values that no source states and a documented default fills.
+    assumed: tuple[str, ...] = ()
+
+    def matrix_peak(self, dtype: str) -> float:
+        """Dense matrix FLOP/s in `dtype`. Raises InputError, naming the supported ones, when there is none."""
+        if dtype not in self.matrix_flops_per_s:
+            supported = ", ".join(sorted(self.matrix_flops_per_s))
+            raise InputError(
+                f"chip '{self.name}' has no matrix peak for dtype '{dtype}'; it supports {supported}: "
+                f"choose one with --set workload.dtype=..., or add peak.matrix.{dtype} to the chip's file"
+            )
+        return self.matrix_flops_per_s[dtype]
+
+    def vector_peak(self, dtype: str) -> float:
+        """Vector FLOP/s; elementwise work of narrow dtypes is done in fp32 where the chip names no own rate."""
+        for candidate in (dtype, "fp32"):
+            if candidate in self.vector_flops_per_s:
+                return self.vector_flops_per_s[candidate]
+        return next(iter(self.vector_flops_per_s.values()))
