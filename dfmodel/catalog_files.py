@@ -176,7 +176,8 @@ def _event_problems(text: str, where: str) -> Iterator[str]:
     depth = 0
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
         if isinstance(event, yaml.AliasEvent):
-            yield f"{where}{_line(event.start_mark)}: alias '*{event.anchor}' is not allowed; write the value out"
+            line = _line(event.start_mark)
+            yield f"{where}{line}: alias '*{event.anchor}' is not allowed; write the value out"
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:

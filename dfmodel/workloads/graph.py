@@ -122,6 +122,8 @@ class Kernel:
     saves: Literal["input", "output", "mask", "nothing"] = "input"
     backward_flops_per_point: float | None = None
     strategies: tuple[Strategy, ...] | None = None
+    #: Names of inputs that are added to an einsum's result instead of multiplied (biases): no FLOP counted.
+    added: tuple[str, ...] = ()
     #: Bytes this kernel moves to or from memory beyond its tensors (caches, embedding rows).
     extra_bytes: float = 0.0
 

@@ -1,0 +1,447 @@
+"""Decoder-only language models as workloads: embedding, decoder layers, head, with their backward pass.
+
+Layer structure: Vaswani et al. 2017 with pre-normalisation (GPT-2/3; Megatron-LM, arXiv 1909.08053) and, as
+data of the model file, grouped-query attention (arXiv 2305.13245), gated FFN (arXiv 2002.05202), RMSNorm and
+rotary positions (Llama). Attention covers the full sequence x sequence square.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal, TypeGuard
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from dfmodel.catalog_files import Dirs, find, load_yaml, validated
+from dfmodel.errors import InputError, did_you_mean
+from dfmodel.workloads.differentiate import with_backward
+from dfmodel.workloads.graph import BATCH, DTYPE_BYTES, Block, Kernel, Operand, Role, Tensor, Unit, Workload
+
+#: FLOP per element of the vector operations (exp, tanh and division counted as one each).
+VECTOR_FLOPS: dict[str, float] = {
+    "layernorm": 7.0,  # sum 1, centre 1, square and add 2, normalise 1, gain 1, shift 1
+    "rmsnorm": 4.0,  # square and add 2, normalise 1, gain 1
+    "softmax": 5.0,  # maximum 1, subtract 1, exp 1, sum 1, divide 1
+    "gelu": 9.0,  # 0.5 x (1 + tanh(c (x + k x^3)))
+    "silu": 3.0,  # exp 1, add 1, divide 1
+    "gate": 1.0,  # product with the other half of a gated FFN
+    "dropout": 2.0,  # compare 1, scale 1
+    "rope": 3.0,  # two products and a sum per element
+    "residual": 1.0,
+    "cross_entropy": 4.0,  # maximum 1, subtract 1, exp 1, sum 1; per token work neglected
+}
+
+#: Sequence length of a model file that states no `max_sequence`.
+DEFAULT_SEQUENCE = 2048
+
+PositiveInt = Annotated[int, Field(gt=0, strict=True)]
+
+
+class PrintedCount(BaseModel):
+    """A parameter count as a source prints it, e.g. "174.6 B"; tests hold the model to its last digit."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    printed: str
+    source: str
+
+
+class LlmModel(BaseModel):
+    """A decoder-only model. Sizes are counts; `ffn` is the inner width (of each half when gated)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    title: str = ""
+    layers: PositiveInt
+    hidden: PositiveInt
+    heads: PositiveInt
+    kv_heads: PositiveInt = Field(description="key/value heads; default: heads")
+    head_dim: PositiveInt = Field(description="width of one head; default: hidden / heads")
+    ffn: PositiveInt
+    gated_ffn: bool = False
+    activation: Literal["gelu", "silu"] = "gelu"
+    norm: Literal["layernorm", "rmsnorm"] = "layernorm"
+    biases: bool = Field(True, description="biases on every linear layer but the logits")
+    positions: Literal["learned", "rope", "none"] = "learned"
+    vocabulary: PositiveInt
+    max_sequence: PositiveInt | None = Field(
+        None, description="sequence length of training; learned positions have one row for each token of it"
+    )
+    tied_embeddings: bool = Field(True, description="the logits use the embedding table")
+    dropout: bool = Field(
+        False, description="dropout after embedding, softmax, attention and FFN in training"
+    )
+    parameters: PrintedCount | None = None
+    sources: tuple[str, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_head_defaults(cls, data: object) -> object:
+        if not isinstance(data, dict):
+            return data
+        filled = dict(data)
+        heads, hidden = filled.get("heads"), filled.get("hidden")
+        # 1 stands in where `heads` or `hidden` itself is at fault, so that only that fault is reported
+        filled.setdefault("kv_heads", heads if _is_count(heads) else 1)
+        if "head_dim" not in filled:
+            filled["head_dim"] = _head_dim(hidden, heads)
+        return filled
+
+    @model_validator(mode="after")
+    def _check_heads_and_positions(self) -> LlmModel:
+        if self.heads % self.kv_heads:
+            raise ValueError(f"heads = {self.heads} must be a multiple of kv_heads = {self.kv_heads}")
+        if self.positions == "learned" and self.max_sequence is None:
+            raise ValueError("max_sequence is missing; learned positions need it")
+        return self
+
+    @property
+    def default_sequence(self) -> int:
+        return self.max_sequence or DEFAULT_SEQUENCE
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _head_dim(hidden: object, heads: object) -> int | str:
+    """hidden / heads, or a text that the schema refuses and shows when that is no whole number."""
+    if not (_is_count(hidden) and _is_count(heads)):
+        return 1
+    return hidden // heads if hidden % heads == 0 else f"hidden / heads = {hidden} / {heads}; give head_dim"
+
+
+def load_model(name: str, dirs: Dirs = (), overrides: Mapping[str, object] | None = None) -> LlmModel:
+    """The model of catalog name or path `name`, with fields replaced by `overrides`.
+
+    Raises InputError with every problem of the file at once, UnknownNameError for an unknown name.
+    """
+    path = find("models", name, dirs)
+    return validated(LlmModel, {**load_yaml(path), **(overrides or {})}, str(path))
+
+
+def llm_workload(
+    model: LlmModel, *, sequence: int, batch: int, training: bool = True, dtype: str = "bf16"
+) -> Workload:
+    """Training (forward + backward) or a forward pass of `model` on `batch` sequences of `sequence` tokens.
+
+    Blocks are per micro-batch of one sequence. A forward-only workload has no dropout and ends at the logits.
+    Raises InputError naming every setting that does not fit.
+    """
+    problems = [
+        f"workload.{key}: must be a positive whole number, got {value!r}"
+        for key, value in (("sequence", sequence), ("batch", batch))
+        if not _is_count(value)
+    ]
+    if dtype not in _WORKING_DTYPES:
+        problems.append(
+            f"workload.dtype: unknown number format '{dtype}'{did_you_mean(dtype, _WORKING_DTYPES)}"
+        )
+    if not problems and model.positions == "learned" and sequence > (model.max_sequence or 0):
+        problems.append(
+            f"workload.sequence: {sequence} is longer than the {model.max_sequence} learned positions of "
+            f"'{model.name}'; raise workload.max_sequence too"
+        )
+    if problems:
+        raise InputError(problems)
+
+    layer = _LlmGraph(model, sequence, dtype, training)
+    blocks = [(layer.embedding(), 1), (layer.decoder(), model.layers), (layer.head(), 1)]
+    if training:
+        blocks = [(with_backward(block), count) for block, count in blocks]
+    table = model.vocabulary * model.hidden
+    return Workload(
+        name="llm",
+        title=f"{model.title or model.name} {'training' if training else 'forward'}",
+        blocks=tuple(blocks),
+        batch=batch,
+        unit="token",
+        units_per_sample=sequence,
+        training=training,
+        dtype=dtype,
+        facts={
+            "model": model.name,
+            "sequence": sequence,
+            **model.model_dump(exclude={"name", "title", "parameters", "sources"}),
+        },
+        shared_parameters=table if model.tied_embeddings else 0,
+    )
+
+
+_WORKING_DTYPES = tuple(d for d in DTYPE_BYTES if "int" not in d)
+
+
+class _LlmGraph:
+    """Builds the blocks of one model; a new `_Blocks` collects kernels and tensors of each."""
+
+    def __init__(self, model: LlmModel, sequence: int, dtype: str, training: bool) -> None:
+        self.model = model
+        self.dtype = dtype
+        self.training = training
+        self.extents = {
+            BATCH: 1,
+            "token": sequence,
+            "key": sequence,
+            "hidden": model.hidden,
+            "group": model.kv_heads,
+            "rep": model.heads // model.kv_heads,
+            "feature": model.head_dim,
+            "ffn": model.ffn,
+            "vocabulary": model.vocabulary,
+            "position": model.max_sequence or sequence,
+        }
+
+    def embedding(self) -> Block:
+        """Rows of the token table, plus rows of the position table when positions are learned."""
+        g = _BlockBuilder("embedding", self.extents, self.dtype)
+        g.input("ids", "batch token", "int32")
+        operands = {
+            "ids": "batch token",
+            g.weight("w_embedding", "vocabulary hidden", "table"): "vocabulary hidden",
+        }
+        gathered = {"vocabulary"}
+        if self.model.positions == "learned":
+            operands[g.weight("w_positions", "position hidden", "table")] = "position hidden"
+            gathered.add("position")
+        g.kernel(
+            "embedding",
+            operands,
+            {"embedded": HIDDEN},
+            "vector",
+            len(gathered) - 1.0,
+            op="gather",
+            gathered=frozenset(gathered),
+            backward_flops_per_point=float(len(gathered)),
+        )
+        return g.block(self._dropout(g, "embedding_dropout", "embedded", HIDDEN))
+
+    def decoder(self) -> Block:
+        """One decoder layer: attention and FFN, each with its norm before and its residual add after."""
+        g = _BlockBuilder("decoder", self.extents, self.dtype)
+        g.input("x", HIDDEN)
+        self._norm(g, "norm1", "x")
+        self._attention(g, "norm1_out")
+        attended = self._dropout(g, "projection_dropout", "projected", HIDDEN)
+        self._residual(g, "residual1", "x", attended)
+        self._norm(g, "norm2", "residual1_out")
+        self._ffn(g, "norm2_out")
+        fed = self._dropout(g, "ffn_dropout", "ffn_out", HIDDEN)
+        self._residual(g, "residual2", "residual1_out", fed)
+        return g.block("residual2_out")
+
+    def head(self) -> Block:
+        """Final norm and logits; in training also the loss of every token.
+
+        Logits are kept in 32 bits (Korthikanti et al., arXiv 2205.05198, section 4.3).
+        """
+        g = _BlockBuilder("head", self.extents, self.dtype)
+        g.input("x", HIDDEN)
+        self._norm(g, "final_norm", "x")
+        w = g.weight("w_output", "hidden vocabulary")
+        logits = "batch token vocabulary"
+        g.kernel(
+            "logits",
+            {"final_norm_out": HIDDEN, w: "hidden vocabulary"},
+            {"logits_out": logits},
+            "matrix",
+            2.0,
+            dtypes={"logits_out": "fp32"},
+        )
+        if not self.training:
+            return g.block("logits_out")
+        g.input("labels", "batch token", "int32")
+        g.kernel(
+            "loss",
+            {"logits_out": logits, "labels": "batch token"},
+            {"loss_out": "batch token"},
+            "vector",
+            VECTOR_FLOPS["cross_entropy"],
+            op="cross_entropy",
+            dtypes={"loss_out": "fp32"},
+        )
+        return g.block("loss_out")
+
+    def _attention(self, g: _BlockBuilder, source: str) -> None:
+        """Projections, scores, softmax, context and output projection; heads are (group, rep) pairs."""
+        q, kv, square = (
+            "batch group rep token feature",
+            "batch group token feature",
+            "batch group rep token key",
+        )
+        keys = "batch group key feature"
+        self._linear(g, "q", source, HIDDEN, "hidden group rep feature", q)
+        self._linear(g, "k", source, HIDDEN, "hidden group feature", kv)
+        self._linear(g, "v", source, HIDDEN, "hidden group feature", kv)
+        query, key = "q_out", "k_out"
+        if self.model.positions == "rope":
+            query, key = self._rope(g, "rope_q", query, q), self._rope(g, "rope_k", key, kv)
+        g.kernel("scores", {query: q, key: keys}, {"scores_out": square}, "matrix", 2.0)
+        g.kernel(
+            "softmax",
+            {"scores_out": square},
+            {"softmax_out": square},
+            "vector",
+            VECTOR_FLOPS["softmax"],
+            op="softmax",
+            unsplittable=frozenset({"key"}),
+            saves="output",
+        )
+        weights = self._dropout(g, "softmax_dropout", "softmax_out", square)
+        g.kernel("context", {weights: square, "v_out": keys}, {"context_out": q}, "matrix", 2.0)
+        self._linear(
+            g, "projection", "context_out", q, "group rep feature hidden", HIDDEN, output="projected"
+        )
+
+    def _ffn(self, g: _BlockBuilder, source: str) -> None:
+        inner = "batch token ffn"
+        activation = self.model.activation
+        self._linear(g, "ffn_up", source, HIDDEN, "hidden ffn", inner)
+        if self.model.gated_ffn:
+            self._linear(g, "ffn_gate", source, HIDDEN, "hidden ffn", inner)
+            g.kernel(
+                "activation",
+                {"ffn_gate_out": inner, "ffn_up_out": inner},
+                {"activation_out": inner},
+                "vector",
+                VECTOR_FLOPS[activation] + VECTOR_FLOPS["gate"],
+                op=f"{activation}_gate",
+            )
+        else:
+            g.kernel(
+                "activation",
+                {"ffn_up_out": inner},
+                {"activation_out": inner},
+                "vector",
+                VECTOR_FLOPS[activation],
+                op=activation,
+            )
+        self._linear(g, "ffn_down", "activation_out", inner, "ffn hidden", HIDDEN, output="ffn_out")
+
+    def _linear(
+        self, g: _BlockBuilder, name: str, source: str, walk: str, weight: str, result: str, output: str = ""
+    ) -> None:
+        """A weight GEMM; its bias has the dims of the weight that the result keeps."""
+        operands = {source: walk, g.weight(f"w_{name}", weight): weight}
+        added: tuple[str, ...] = ()
+        if self.model.biases:
+            bias = " ".join(d for d in weight.split() if d in result.split())
+            operands[g.weight(f"b_{name}", bias)] = bias
+            added = (f"b_{name}",)
+        g.kernel(name, operands, {output or f"{name}_out": result}, "matrix", 2.0, added=added)
+
+    def _norm(self, g: _BlockBuilder, name: str, source: str) -> None:
+        kind = self.model.norm
+        operands = {source: HIDDEN, g.weight(f"{name}_gain", "hidden"): "hidden"}
+        if kind == "layernorm":
+            operands[g.weight(f"{name}_shift", "hidden")] = "hidden"
+        g.kernel(
+            name,
+            operands,
+            {f"{name}_out": HIDDEN},
+            "vector",
+            VECTOR_FLOPS[kind],
+            op=kind,
+            unsplittable=frozenset({"hidden"}),
+        )
+
+    def _rope(self, g: _BlockBuilder, name: str, source: str, walk: str) -> str:
+        """Rotation of pairs of features by known angles: its backward is a rotation that needs nothing saved."""
+        g.kernel(
+            name,
+            {source: walk},
+            {f"{name}_out": walk},
+            "vector",
+            VECTOR_FLOPS["rope"],
+            op="rope",
+            unsplittable=frozenset({"feature"}),
+            saves="nothing",
+            backward_flops_per_point=VECTOR_FLOPS["rope"],
+        )
+        return f"{name}_out"
+
+    def _dropout(self, g: _BlockBuilder, name: str, source: str, walk: str) -> str:
+        """Dropout with a one-byte mask kept for the backward pass; nothing when the model has none."""
+        if not (self.model.dropout and self.training):
+            return source
+        g.kernel(
+            name,
+            {source: walk},
+            {f"{name}_out": walk, f"{name}_mask": walk},
+            "vector",
+            VECTOR_FLOPS["dropout"],
+            op="dropout",
+            saves="mask",
+            backward_flops_per_point=1.0,
+            dtypes={f"{name}_mask": "uint8"},
+        )
+        return f"{name}_out"
+
+    def _residual(self, g: _BlockBuilder, name: str, carried: str, branch: str) -> None:
+        g.kernel(
+            name,
+            {carried: HIDDEN, branch: HIDDEN},
+            {f"{name}_out": HIDDEN},
+            "vector",
+            VECTOR_FLOPS["residual"],
+            op="sum",
+            linear=True,
+        )
+
+
+#: Dims of a hidden activation.
+HIDDEN = "batch token hidden"
+
+
+class _BlockBuilder:
+    """Collects tensors and kernels whose dims are written as words ("batch token hidden")."""
+
+    def __init__(self, name: str, extents: Mapping[str, int], dtype: str) -> None:
+        self.name = name
+        self.extents = extents
+        self.dtype = dtype
+        self.tensors: dict[str, Tensor] = {}
+        self.kernels: list[Kernel] = []
+
+    def input(self, name: str, dims: str, dtype: str = "") -> str:
+        return self._tensor(name, dims, dtype or self.dtype, "activation")
+
+    def weight(self, name: str, dims: str, role: Role = "weight") -> str:
+        return self._tensor(name, dims, self.dtype, role)
+
+    def kernel(
+        self,
+        name: str,
+        inputs: Mapping[str, str],
+        outputs: Mapping[str, str],
+        unit: Unit,
+        flops_per_point: float,
+        *,
+        dtypes: Mapping[str, str] | None = None,
+        op: str = "einsum",
+        **options: object,
+    ) -> None:
+        """Add a kernel streamed by token; its dims are those its operands walk, outputs' first."""
+        for tensor, walk in outputs.items():
+            self._tensor(tensor, walk, (dtypes or {}).get(tensor, self.dtype), "activation")
+        words = " ".join((*outputs.values(), *inputs.values())).split()
+        self.kernels.append(
+            Kernel(
+                name,
+                {d: self.extents[d] for d in dict.fromkeys(words)},
+                tuple(Operand(t, tuple(walk.split())) for t, walk in inputs.items()),
+                tuple(Operand(t, tuple(walk.split())) for t, walk in outputs.items()),
+                unit,
+                flops_per_point,
+                op=op,
+                tiling="token",
+                **options,  # type: ignore[arg-type]
+            )
+        )
+
+    def block(self, *outputs: str) -> Block:
+        return Block(self.name, tuple(self.kernels), self.tensors, outputs)
+
+    def _tensor(self, name: str, dims: str, dtype: str, role: Role) -> str:
+        self.tensors[name] = Tensor(name, {d: self.extents[d] for d in dims.split()}, dtype, role)
+        return name
