@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from dfmodel.errors import InputError
-from dfmodel.workloads.graph import DTYPE_BYTES, PARAMETER_ROLES, Block, Kernel, Operand, Tensor
+from dfmodel.workloads.graph import DTYPE_BYTES, PARAMETER_ROLES, Block, Kernel, Operand, Role, Tensor
 
 #: Cost of an elementwise backward kernel relative to its forward one, where the kernel does not say.
 BACKWARD_FLOPS_FACTOR = 2.0
@@ -160,7 +160,7 @@ class _Backward:
         wanted, n = name, 2
         while name in self.tensors or name in self.block.tensors:
             name, n = f"{wanted}.{n}", n + 1
-        role = "gradient" if source.role in PARAMETER_ROLES else "activation"
+        role: Role = "gradient" if source.role in PARAMETER_ROLES else "activation"
         self.tensors[name] = Tensor(name, source.dims, source.dtype, role)
         return name
 

@@ -346,7 +346,7 @@ class _LlmGraph:
         )
 
     def _rope(self, g: _BlockBuilder, name: str, source: str, walk: str) -> str:
-        """Rotation of pairs of features by known angles: its backward is a rotation that needs nothing saved."""
+        """Rotation of pairs of features by known angles; the backward pass rotates back, nothing is saved."""
         g.kernel(
             name,
             {source: walk},
