@@ -28,6 +28,11 @@ class TileArray:
     def matrix_flops_per_s(self) -> float:
         return 2.0 * self.count * self.lanes * self.stages * self.clock_hz
 
+    @property
+    def vector_flops_per_s(self) -> float:
+        """One elementwise operation per lane and cycle."""
+        return self.count * self.lanes * self.clock_hz
+
 
 @dataclass(frozen=True)
 class Efficiency:
