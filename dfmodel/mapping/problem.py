@@ -16,9 +16,10 @@ class TensorUse:
     """A tensor between kernels. Indices are positions in `PartitionProblem.kernels`.
 
     `producer` is None for a block input; `consumers` are in kernel order; `leaves` says that it is also
-    written out of the block. `bytes` are moved through memory for one whole pass (all tiles, padded) per
-    write or read; `tile_bytes` is one tile's buffer in SRAM; `depths[i]` is how many tiles are in flight
-    between producer and consumers[i] inside one partition.
+    written out of the block. `bytes` are read from memory by a partition that needs it, for one whole pass
+    (all tiles, padded); `write_bytes` are written by the producer's (None: the same number; they differ
+    where a collective changes the layout between the two). `tile_bytes` is one tile's buffer in SRAM;
+    `depths[i]` is how many tiles are in flight between producer and consumers[i] inside one partition.
     """
 
     name: str
@@ -28,6 +29,11 @@ class TensorUse:
     tile_bytes: float
     depths: tuple[int, ...]
     leaves: bool = False
+    write_bytes: float | None = None
+
+    @property
+    def written_bytes(self) -> float:
+        return self.bytes if self.write_bytes is None else self.write_bytes
 
 
 @dataclass(frozen=True)
