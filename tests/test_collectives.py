@@ -112,6 +112,18 @@ def test_a_group_across_nodes_pays_for_the_link_between_nodes():
     assert overlapped.seconds == pytest.approx(max(inner, outer) + min(inner, outer) / overlapped.pieces)
 
 
+def test_a_point_to_point_message_waits_for_the_slowest_boundary():
+    """Stages of a pipeline over 4 chips of each of 2 nodes: one boundary lies between the nodes."""
+    inside = dimension("ring", 8, "inside", Link("fast", 100e9, 1e-6))
+    between = dimension("switch", 2, "between", Link("slow", 10e9, 5e-6))
+    group = Group((Part(inside, 4, 2), Part(between, 2)))
+    cost = collective("point_to_point", 1e9, group)
+    assert cost.seconds == 5e-6 + 1e9 / 10e9
+    assert [p.dimension for p in cost.phases] == ["between"]
+    # Two pipelines interleave on the ring: half of the bandwidth, two hops.
+    assert collective("point_to_point", 1e9, Group(group.parts[:1])).seconds == 2e-6 + 1e9 / 50e9
+
+
 def test_a_strided_group_shares_its_links():
     """Two interleaved rings of 4 share a ring of 8: half of the bandwidth, twice the hops."""
     link = Link("l", 100e9, 1e-6)
@@ -313,6 +325,14 @@ def test_one_direction_is_the_originals_table(kind, all_reduce, all_to_all):
     assert late("all_reduce", 1e9, group) - model("all_reduce", 1e9, group) == pytest.approx(
         2 * steps * 100e-9
     )
+
+
+def test_one_direction_over_two_dimensions_moves_the_share_outwards():
+    """On links of one bandwidth it is the one-dimensional formula of all chips; other operations wait."""
+    two = whole(dimension("switch", 4, "x"), dimension("ring", 8, "y"))
+    model = collective_model("one_direction")
+    assert model("all_gather", 1e9, two) == pytest.approx(1e9 * 31 / 32)
+    assert model("all_to_all", 1e9, two) == pytest.approx(1e9 * max(4 / 4, 8 * 8 / 8))
 
 
 def test_one_direction_high_bandwidth_domain():
