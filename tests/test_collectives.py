@@ -124,6 +124,14 @@ def test_a_point_to_point_message_waits_for_the_slowest_boundary():
     assert collective("point_to_point", 1e9, Group(group.parts[:1])).seconds == 2e-6 + 1e9 / 50e9
 
 
+def test_pods_and_what_joins_them_do_not_add_bandwidth():
+    """A lightly oversubscribed tree: a chip's own link, not the pods', bounds the all-to-all."""
+    tree = dimension("fat_tree", 8, oversubscription=1.2, pod_size=4)
+    assert collective("all_to_all", 1e9, whole(tree)).seconds == pytest.approx(7 / 8 * 1e9, rel=1e-6)
+    heavy = dimension("fat_tree", 8, oversubscription=3.0, pod_size=4)
+    assert collective("all_to_all", 1e9, whole(heavy)).seconds == pytest.approx(3 * 4 / 8 * 1e9, rel=1e-6)
+
+
 def test_a_strided_group_shares_its_links():
     """Two interleaved rings of 4 share a ring of 8: half of the bandwidth, twice the hops."""
     link = Link("l", 100e9, 1e-6)
