@@ -12,7 +12,7 @@ rest `hierarchical`: phases one after another. Dimensions have their own links, 
 reduce-scatter or all-gather may also cut its message in pieces that follow each other through the phases
 (`pipelined`): the phases of one piece, then for each other piece what the busiest dimension takes for one.
 Without it a group over many nodes would leave its network cards idle while it uses the links inside a node;
-NCCL's rings through all cards of a node reach the same rate. Neighbouring whole rings may work together as a
+rings through all cards of a node reach about the same rate. Neighbouring whole rings may work together as a
 torus, and a fat tree that the group leaves may be used as its pods and what joins them.
 
 An all-to-all goes through the dimensions in order; every message is forwarded on its way
