@@ -48,7 +48,11 @@ class PartitionAssumptions(_Section):
         False, description="forward kernels in the first half of the partitions, backward ones in the second"
     )
     tiles: int | None = Field(
-        None, ge=1, description="tiles a sequence is streamed in; null: the best number"
+        None, ge=1, description="tiles a sequence is streamed in; null: one per position, the least SRAM"
+    )
+    tile_by: Literal["users", "producer"] = Field(
+        "users", description="users: a tensor is streamed in tiles only where its producer and every consumer walk "
+        "it along their tiling dimension, else held whole; producer: the producer's tiling alone decides",
     )
 
 

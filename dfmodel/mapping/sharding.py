@@ -243,7 +243,12 @@ def boundary_layout(block: Block, tensor: str, rules: ShardingRules) -> Layout:
 def _add_boundary(
     block: Block, rules: ShardingRules, options: dict[str, tuple[Option, ...]], flows: list[Flow]
 ) -> None:
-    """Pseudo-nodes for what enters and leaves the block, in the boundary layout."""
+    """Pseudo-nodes for what enters and leaves the block, in the boundary layout.
+
+    Graphs in matrix form state their own layouts and have no boundary.
+    """
+    if any(k.strategies is not None for k in block.kernels):
+        return
     nothing = Strategy("boundary", None, (), ())
     entering = [t for t in block.inputs if not _is_free_input(block, t)]
     if entering:

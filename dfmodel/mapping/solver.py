@@ -194,11 +194,11 @@ def _check_range(lp: highspy.HighsLp, name: str) -> None:
         )
 
 
-def _new_highs(time_limit_s: float | None, relative_gap: float, log: Path | None) -> highspy.Highs:
-    highs = highspy.Highs()
-    highs.silent()
+def _new_highs(time_limit_s: float | None, relative_gap: float, log: Path | None) -> Any:
+    # highspy.Highs() prints a banner on stdout, where results go, before it can be silenced; its base does not
+    highs = highspy._core._Highs()
+    highs.setOptionValue("output_flag", log is not None)
     if log is not None:
-        highs.setOptionValue("output_flag", True)
         highs.setOptionValue("log_to_console", False)
         highs.setOptionValue("log_file", str(log))
     # one thread and a fixed seed: the same input gives the same answer; parallelism is over points
@@ -213,7 +213,7 @@ def _new_highs(time_limit_s: float | None, relative_gap: float, log: Path | None
     return highs
 
 
-def _pass_start(highs: highspy.Highs, compiled: _Compiled, start: dict[Any, float]) -> None:
+def _pass_start(highs: Any, compiled: _Compiled, start: dict[Any, float]) -> None:
     position = ComponentMap((v, j) for j, v in enumerate(compiled.variables))
     pairs = [(position[v], value) for v, value in start.items() if v in position]
     index = np.array([j for j, _ in pairs], dtype=np.int32)
@@ -222,7 +222,7 @@ def _pass_start(highs: highspy.Highs, compiled: _Compiled, start: dict[Any, floa
 
 
 def _read(
-    highs: highspy.Highs, compiled: _Compiled, name: str, wall_s: float, build_s: float
+    highs: Any, compiled: _Compiled, name: str, wall_s: float, build_s: float
 ) -> SolveResult:
     status = _STATUS.get(highs.getModelStatus(), "error")
     info = highs.getInfo()

@@ -1,0 +1,166 @@
+"""From a sharded block to the numbers the sharding and partitioning programs work on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from dfmodel.errors import InfeasibleError
+from dfmodel.mapping.context import Context, combine
+from dfmodel.mapping.evaluate import BlockEvaluator
+from dfmodel.mapping.problem import PartitionProblem, TensorUse
+from dfmodel.mapping.sharding import ShardingProblem, ShardingRules, sharding_problem
+from dfmodel.units import format_quantity
+from dfmodel.workloads.graph import PARAMETER_ROLES, Block, Kernel, Strategy
+
+
+def build_sharding_problem(
+    block: Block, context: Context, pinned: Mapping[str, str] | None = None
+) -> ShardingProblem:
+    """The sharding problem of `block` in `context`.
+
+    On a kernel-by-kernel chip a kernel's cost is all its seconds, so that the optimum is the block's; on a
+    dataflow chip it is its compute seconds, and memory is left to the partitioning.
+    """
+    choices = context.assumptions.sharding
+    rules = ShardingRules(context.sequence, choices.weights, choices.shared_conversions, pinned or {})
+    price = _compute_price(context) if context.dataflow else _kernel_price(block, context)
+    return sharding_problem(block, context.chips, rules, price, context.collective_s, choices.objective)
+
+
+def _compute_price(context: Context) -> Callable[[Kernel, Strategy], float]:
+    def price(kernel: Kernel, strategy: Strategy) -> float:
+        return context.timer.compute_s(kernel.flops_split(strategy.split, context.chips), kernel.unit)
+
+    return price
+
+
+def _kernel_price(block: Block, context: Context) -> Callable[[Kernel, Strategy], float]:
+    def price(kernel: Kernel, strategy: Strategy) -> float:
+        compute = context.timer.compute_s(kernel.flops_split(strategy.split, context.chips), kernel.unit)
+        memory = context.timer.memory_s(_moved_alone(block, kernel, strategy, context))
+        return combine(context.overlap, compute, memory, 0.0) + context.start_s
+
+    return price
+
+
+def _moved_alone(block: Block, kernel: Kernel, strategy: Strategy, context: Context) -> float:
+    """Bytes a kernel run alone moves: operands in the layouts it needs, results in those it gives."""
+    traffic = context.assumptions.traffic
+    split = strategy.split
+    share = 1.0 if split is None else math.ceil(kernel.dims[split] / context.chips) / kernel.dims[split]
+    moved = kernel.extra_bytes
+    read: dict[str, float] = {}
+    for operand, layout in zip(kernel.inputs, strategy.needs, strict=True):
+        tensor = block.tensors[operand.tensor]
+        if tensor.role == "weight":
+            moved += tensor.bytes_in(layout, context.chips) if traffic.weights else 0.0
+        elif tensor.role == "table":
+            moved += kernel.points * share * tensor.bytes / tensor.elements
+        elif operand.tensor in block.producer or traffic.block_boundary:
+            read[operand.tensor] = tensor.bytes_in(layout, context.chips)
+    for operand, layout in zip(kernel.outputs, strategy.gives, strict=True):
+        leaves = traffic.block_boundary and operand.tensor in block.outputs
+        if block.consumers[operand.tensor] or leaves:
+            moved += block.tensors[operand.tensor].bytes_in(layout, context.chips)
+    return moved + sum(read.values())
+
+
+def build_partition_problem(
+    evaluator: BlockEvaluator, pinned: Mapping[str, int] | None = None
+) -> PartitionProblem:
+    """The partitioning problem of a sharded block: prices per kernel and tensor, structure left to the solver."""
+    block, context = evaluator.block, evaluator.context
+    order = block.topological_order
+    index = {name: i for i, name in enumerate(order)}
+    kernels = [block.by_name[name] for name in order]
+    choices = context.assumptions.partitions
+    sram = context.system.chip.sram_bytes
+    passes = tuple(max(1, math.ceil(evaluator.sram({k.name}) / sram)) for k in kernels)
+    return PartitionProblem(
+        kernels=order,
+        phase=tuple(0 if k.phase == "forward" else 1 for k in kernels),
+        compute_s=tuple(evaluator.compute_s(k) for k in kernels),
+        network_s=tuple(evaluator.network_s(k.name) for k in kernels),
+        memory_bytes=tuple(evaluator.fixed_traffic(k) for k in kernels),
+        weight_bytes=tuple(evaluator.weight_bytes(k) for k in kernels),
+        passes=passes,
+        tensors=tuple(_tensor_uses(evaluator, index)),
+        sram_bytes=sram,
+        memory_bytes_per_s=context.timer.memory_bytes_per_s,
+        overlap=context.overlap,
+        traffic_per=context.assumptions.traffic.per,
+        boundary_buffers=choices.boundary_buffers,
+        maximum=choices.maximum,
+        count=choices.count,
+        halves=choices.halves,
+        reconfiguration_s=context.start_s,
+        pinned=tuple((index[k], p) for k, p in (pinned or {}).items()),
+    )
+
+
+def _tensor_uses(evaluator: BlockEvaluator, index: Mapping[str, int]) -> list[TensorUse]:
+    """One entry per tensor; where consumers need it in several layouts, one for the write and one per layout."""
+    block, boundary = evaluator.block, evaluator.context.assumptions.traffic.block_boundary
+    found = []
+    for name, tensor in block.tensors.items():
+        producer = block.producer.get(name)
+        consumers = block.consumers[name]
+        if tensor.role in PARAMETER_ROLES or (producer is None and not boundary):
+            continue
+        leaves = boundary and producer is not None and name in block.outputs
+        by_layout: dict[str, list[str]] = {}
+        for c in consumers:
+            layout = evaluator.gives[name] if evaluator.stated and producer else evaluator.needs[c, name]
+            by_layout.setdefault(layout, []).append(c)
+        if not by_layout:
+            by_layout[evaluator.gives[name]] = []
+        written = 0.0 if producer is None else evaluator.padded(name, evaluator.held_bytes(name, evaluator.gives[name]))
+        several = len(by_layout) > 1 and producer is not None
+        if several:
+            found.append(_use(evaluator, index, name, consumers, 0.0, written, 0.0, leaves))
+        for layout, users in by_layout.items():
+            size = evaluator.held_bytes(name, layout)
+            tile, _ = evaluator.tile(name, size)
+            read = evaluator.padded(name, size)
+            found.append(_use(evaluator, index, name, users, read, 0.0 if several else written, tile, leaves))
+    return found
+
+
+def _use(
+    evaluator: BlockEvaluator,
+    index: Mapping[str, int],
+    name: str,
+    consumers: list[str] | tuple[str, ...],
+    read: float,
+    written: float,
+    tile: float,
+    leaves: bool,
+) -> TensorUse:
+    levels = evaluator.block.levels
+    producer = evaluator.block.producer.get(name)
+    ordered = sorted(consumers, key=index.__getitem__)
+    depths = tuple(1 if producer is None else levels[c] - levels[producer] + 1 for c in ordered)
+    return TensorUse(
+        name=name,
+        producer=None if producer is None else index[producer],
+        consumers=tuple(index[c] for c in ordered),
+        bytes=read,
+        tile_bytes=tile,
+        depths=depths,
+        leaves=leaves,
+        write_bytes=written,
+    )
+
+
+def explain_sram(evaluator: BlockEvaluator) -> InfeasibleError:
+    """The error for a block no partitioning of which fits SRAM: which kernel is the largest, and by how much."""
+    sram = evaluator.context.system.chip.sram_bytes
+    need = {k.name: evaluator.sram({k.name}) for k in evaluator.block.kernels}
+    worst = max(need, key=need.__getitem__)
+    return InfeasibleError(
+        f"block '{evaluator.block.name}': no partitioning fits the SRAM of {evaluator.context.system.chip.name} "
+        f"({format_quantity(sram, 'bytes')}); the largest kernel, '{worst}', needs "
+        f"{format_quantity(need[worst], 'bytes')} alone. Allow more partitions "
+        f"(--set assumptions.partitions.maximum=...), more tensor parallelism, or more SRAM"
+    )

@@ -1,0 +1,120 @@
+"""What a block is mapped on: the chip, the groups of the plan, and what time and collectives cost there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from dfmodel.assumptions import Assumptions
+from dfmodel.mapping.kernel_time import KernelTimer
+from dfmodel.mapping.problem import Overlap
+from dfmodel.systems.collectives import CollectiveModel, collective_model
+from dfmodel.systems.network import Group
+from dfmodel.systems.system import System
+from dfmodel.workloads.graph import BATCH, Block, Kernel, Tensor
+
+
+@dataclass(frozen=True)
+class Context:
+    """A tensor parallel group (and, where reductions are amortised, a data parallel one) on a system.
+
+    `amortised_over` is the number of micro-batches a gradient reduction is spread over (assumption
+    `iteration.model: amortised`); None: reductions are the iteration's business, not the partition's.
+    """
+
+    system: System
+    assumptions: Assumptions
+    dtype: str
+    tensor: Group
+    sequence: bool
+    data: Group | None = None
+    amortised_over: int | None = None
+
+    @cached_property
+    def timer(self) -> KernelTimer:
+        return KernelTimer(self.system.chip, self.dtype, self.assumptions)
+
+    @cached_property
+    def model(self) -> CollectiveModel:
+        return network_model(self.system, self.assumptions)
+
+    @property
+    def chips(self) -> int:
+        return self.tensor.size
+
+    @property
+    def dataflow(self) -> bool:
+        return self.system.chip.execution == "dataflow"
+
+    @property
+    def overlap(self) -> Overlap:
+        p = self.assumptions.partitions
+        return p.overlap if self.dataflow else p.kernel_overlap
+
+    @property
+    def start_s(self) -> float:
+        """What starting a partition adds: reconfiguration of a dataflow chip, a kernel launch elsewhere."""
+        return self.system.chip.reconfiguration_s if self.dataflow else self.timer.launch_s
+
+    def collective_s(self, operation: str, message_bytes: float) -> float:
+        """Seconds of a collective over the tensor parallel group."""
+        return float(self.model(operation, message_bytes, self.tensor)) if self.chips > 1 else 0.0
+
+    def reduction_s(self, gradient_bytes: float) -> float:
+        """Seconds per micro-batch of the amortised data-parallel reduction of `gradient_bytes`."""
+        if self.amortised_over is None or self.data is None or self.data.size == 1:
+            return 0.0
+        return float(self.model("all_reduce", gradient_bytes / self.amortised_over, self.data))
+
+
+def network_model(system: System, assumptions: Assumptions) -> CollectiveModel:
+    """The collective costs the assumptions name, with the chip's sustained share of link bandwidth."""
+    physical = assumptions.network.collectives == "physical"
+    domain = system.high_bandwidth_domain
+    return collective_model(
+        assumptions.network.collectives,
+        efficiency=system.chip.efficiency.link_max if physical else 1.0,
+        all_reduce_factor=assumptions.network.all_reduce_factor,
+        high_bandwidth_domain=domain,
+        fast_dimension=system.dimensions[0] if domain is not None else None,
+        outer_dimension=system.dimensions[1] if domain is not None and len(system.dimensions) > 1 else None,
+    )
+
+
+def combine(overlap: Overlap, compute_s: float, memory_s: float, network_s: float) -> float:
+    """Seconds of a partition from its three resources."""
+    if overlap == "none":
+        return compute_s + memory_s + network_s
+    if overlap == "compute_memory":
+        return max(compute_s, memory_s) + network_s
+    return max(compute_s, memory_s, network_s)
+
+
+def tiles_of(block: Block, assumptions: Assumptions) -> int:
+    """Tiles a sequence is streamed in: as many as its longest tiled dimension has positions, unless fixed."""
+    if assumptions.partitions.tiles is not None:
+        return assumptions.partitions.tiles
+    return max((k.dims[k.tiling] for k in block.kernels if k.tiling is not None), default=1)
+
+
+def streamed_dim(block: Block, tensor: Tensor, tile_by: str) -> str | None:
+    """The dimension of `tensor` that is streamed in tiles; None where the tensor is held whole."""
+    producer = block.producer.get(tensor.name)
+    users = [] if producer is None else [producer]
+    if tile_by == "users" or producer is None:
+        users += block.consumers[tensor.name]
+    dims = {_walked(block.by_name[u], tensor) for u in users}
+    return dims.pop() if len(dims) == 1 else None
+
+
+def _walked(kernel: Kernel, tensor: Tensor) -> str | None:
+    """The tensor's own dimension that `kernel` walks along its tiling dimension."""
+    for operand in (*kernel.inputs, *kernel.outputs):
+        if operand.tensor == tensor.name and kernel.tiling in operand.dims:
+            return tuple(tensor.dims)[operand.dims.index(kernel.tiling)]
+    return None
+
+
+def sequences_in(tensor: Tensor) -> int:
+    """Sequences of a micro-batch a tensor holds; they are streamed one after another."""
+    return tensor.dims.get(BATCH, 1)

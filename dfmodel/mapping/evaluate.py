@@ -1,0 +1,356 @@
+"""The independent evaluator: seconds of a mapped block, recomputed from its kernels by plain loops.
+
+It takes a sharding (a strategy per kernel) and a partitioning (a partition number per kernel) and knows
+nothing of the programs that found them. Every answer is checked against it before it is shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dfmodel.errors import MismatchError
+from dfmodel.mapping.context import Context, combine, sequences_in, streamed_dim, tiles_of
+from dfmodel.mapping.sharding import ShardingRules, boundary_layout, conversion_bytes, conversion_operation
+from dfmodel.workloads.graph import PARAMETER_ROLES, PARTIAL, Block, Kernel, Layout, Strategy
+
+#: Largest relative difference between a program's objective and the evaluator's seconds.
+TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class Communication:
+    """One collective over the tensor parallel group, charged to a kernel."""
+
+    kernel: str
+    operation: str
+    tensor: str
+    message_bytes: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class KernelEvaluation:
+    """One kernel on one chip for one micro-batch; memory figures are those of the kernel run alone."""
+
+    kernel: Kernel
+    strategy: Strategy
+    flops: float
+    compute_s: float
+    network_s: float
+    memory_bytes: float
+
+
+@dataclass(frozen=True)
+class PartitionEvaluation:
+    """One partition on one chip for one micro-batch. `seconds` includes `start_s`."""
+
+    kernels: tuple[str, ...]
+    phase: str
+    compute_s: float
+    memory_s: float
+    network_s: float
+    start_s: float
+    seconds: float
+    sram_bytes: float
+    memory_bytes: float
+
+    @property
+    def bound_by(self) -> str:
+        parts = {"compute": self.compute_s, "memory": self.memory_s, "network": self.network_s, "launch": self.start_s}
+        return max(parts, key=parts.__getitem__)
+
+
+@dataclass(frozen=True)
+class BlockEvaluation:
+    """A mapped block: partitions in order, kernels, collectives, and bytes of parameters on a chip."""
+
+    block: Block
+    partitions: tuple[PartitionEvaluation, ...]
+    kernels: tuple[KernelEvaluation, ...]
+    communications: tuple[Communication, ...]
+    parameter_bytes: float
+    parameters: float
+    sharding: Mapping[str, str]
+    assignment: Mapping[str, int]
+
+    def seconds(self, *phases: str) -> float:
+        return sum(p.seconds for p in self.partitions if not phases or p.phase in phases)
+
+
+class BlockEvaluator:
+    """Evaluates mappings of one block in one context."""
+
+    def __init__(self, block: Block, strategies: Mapping[str, Strategy], context: Context):
+        self.block = block
+        self.strategies = strategies
+        self.context = context
+        self.shared = context.assumptions.sharding.shared_conversions
+        self.needs: dict[tuple[str, str], Layout] = {}
+        self.gives: dict[str, Layout] = {}
+        for kernel in block.kernels:
+            strategy = strategies[kernel.name]
+            for operand, layout in zip(kernel.inputs, strategy.needs, strict=True):
+                self.needs[kernel.name, operand.tensor] = layout
+            for operand, layout in zip(kernel.outputs, strategy.gives, strict=True):
+                self.gives[operand.tensor] = layout
+        self.stated = any(k.strategies is not None for k in block.kernels)
+        self.communications = tuple(self._communications())
+
+    def evaluate(self, assignment: Mapping[str, int]) -> BlockEvaluation:
+        """The block with kernel k in partition assignment[k]. Raises MismatchError where the order is broken."""
+        for edge in self.block.edges:
+            if assignment[edge.producer] > assignment[edge.consumer]:
+                raise MismatchError(
+                    f"partitioning breaks the order: {edge.producer} (partition {assignment[edge.producer]}) "
+                    f"feeds {edge.consumer} (partition {assignment[edge.consumer]})"
+                )
+        members: dict[int, list[Kernel]] = {}
+        for name in self.block.topological_order:
+            members.setdefault(assignment[name], []).append(self.block.by_name[name])
+        partitions = tuple(self._partition(members[p]) for p in sorted(members))
+        kernels = tuple(self._kernel(k) for k in self.block.kernels)
+        return BlockEvaluation(
+            self.block,
+            partitions,
+            kernels,
+            self.communications,
+            sum(self.weight_bytes(k) for k in self.block.kernels if k.phase == "forward" or self.stated),
+            self._parameters(),
+            {n: s.name for n, s in self.strategies.items()},
+            dict(assignment),
+        )
+
+    def _partition(self, kernels: list[Kernel]) -> PartitionEvaluation:
+        names = {k.name for k in kernels}
+        phases = {k.phase for k in kernels}
+        if len(phases) > 1:
+            raise MismatchError(f"a partition holds forward and backward kernels: {', '.join(sorted(names))}")
+        context = self.context
+        compute = sum(self.compute_s(k) for k in kernels)
+        network = sum(self.network_s(k.name) for k in kernels)
+        moved = self._traffic(names) + sum(self.fixed_traffic(k) for k in kernels)
+        if context.dataflow:
+            memory = moved / context.timer.memory_bytes_per_s
+        else:
+            memory = context.timer.memory_s(moved)
+        return PartitionEvaluation(
+            tuple(k.name for k in kernels),
+            phases.pop(),
+            compute,
+            memory,
+            network,
+            context.start_s,
+            combine(context.overlap, compute, memory, network) + context.start_s,
+            self.sram(names),
+            moved,
+        )
+
+    def _kernel(self, kernel: Kernel) -> KernelEvaluation:
+        strategy = self.strategies[kernel.name]
+        return KernelEvaluation(
+            kernel,
+            strategy,
+            kernel.flops_split(strategy.split, self.context.chips),
+            self.compute_s(kernel),
+            self.network_s(kernel.name),
+            self._traffic({kernel.name}) + self.fixed_traffic(kernel),
+        )
+
+    def compute_s(self, kernel: Kernel) -> float:
+        flops = kernel.flops_split(self.strategies[kernel.name].split, self.context.chips)
+        return self.context.timer.compute_s(flops, kernel.unit)
+
+    def network_s(self, name: str) -> float:
+        own = sum(c.seconds for c in self.communications if c.kernel == name)
+        kernel = self.block.by_name[name]
+        gradients = sum(
+            self.held_bytes(o.tensor, self.gives[o.tensor])
+            for o in kernel.outputs
+            if self.block.tensors[o.tensor].role == "gradient"
+        )
+        return own + (self.context.reduction_s(gradients) if gradients else 0.0)
+
+    def _communications(self) -> list[Communication]:
+        """Collectives of the tensor parallel group: reductions inside kernels, and layout conversions."""
+        found = []
+        for kernel in self.block.kernels:
+            if self.strategies[kernel.name].reduce_outputs:
+                for o in kernel.outputs:
+                    size = self.block.tensors[o.tensor].bytes
+                    found.append(self._communication(kernel.name, "all_reduce", o.tensor, size))
+        for tensor in self.block.tensors:
+            found += self._conversions(tensor)
+        return found
+
+    def _conversions(self, tensor: str) -> list[Communication]:
+        """Conversions of one tensor: one per layout that consumers of a phase need, or one per consumer."""
+        block = self.block
+        producer = block.producer.get(tensor)
+        if block.tensors[tensor].role in PARAMETER_ROLES or (producer is None and self._is_free(tensor)):
+            return []
+        source = self.gives[tensor] if producer is not None else self._boundary(tensor)
+        asked: list[tuple[str, str, Layout]] = [
+            (block.by_name[c].phase, c, self.needs[c, tensor]) for c in block.consumers[tensor]
+        ]
+        if producer is not None and tensor in block.outputs and not self.stated:
+            phase = block.by_name[producer].phase
+            if block.tensors[tensor].role == "gradient":
+                asked.append((phase, producer, self._home(tensor)))
+            else:
+                asked.append((phase, producer, self._boundary(tensor)))
+        found: dict[object, Communication] = {}
+        for phase, consumer, target in asked:
+            operation = conversion_operation(source, target) if target != PARTIAL else None
+            key = (phase, target) if self.shared else (consumer, target)
+            if operation is None or key in found:
+                continue
+            same_phase = producer is not None and phase == block.by_name[producer].phase
+            charged = producer if same_phase and producer is not None else consumer
+            size = conversion_bytes(block, tensor, operation, self.context.chips)
+            found[key] = self._communication(charged, operation, tensor, size)
+        return list(found.values())
+
+    def _communication(self, kernel: str, operation: str, tensor: str, size: float) -> Communication:
+        return Communication(kernel, operation, tensor, size, self.context.collective_s(operation, size))
+
+    def _is_free(self, tensor: str) -> bool:
+        t = self.block.tensors[tensor]
+        return t.role == "cache" or t.dtype.startswith(("int", "uint"))
+
+    def _boundary(self, tensor: str) -> Layout:
+        return boundary_layout(self.block, tensor, ShardingRules(sequence=self.context.sequence))
+
+    def _home(self, gradient: str) -> Layout:
+        """The layout of the weight whose gradient this is: the one its forward kernel reads it in."""
+        weight = gradient.removeprefix("d_")
+        readers = self.block.consumers.get(weight, ())
+        return self.needs[readers[0], weight] if readers else self.gives[gradient]
+
+    def held_bytes(self, tensor: str, layout: Layout) -> float:
+        return self.block.tensors[tensor].bytes_in(layout, self.context.chips)
+
+    def weight_bytes(self, kernel: Kernel) -> float:
+        return sum(
+            self.held_bytes(o.tensor, self.needs[kernel.name, o.tensor])
+            for o in kernel.inputs
+            if self.block.tensors[o.tensor].role == "weight"
+        )
+
+    def _parameters(self) -> float:
+        """Parameters on one chip, each weight counted once."""
+        total = 0.0
+        for weight in self.block.weights:
+            tensor = self.block.tensors[weight]
+            readers = self.block.consumers[weight]
+            layout = self.needs[readers[0], weight] if readers else "replicated"
+            total += tensor.bytes_in(layout, self.context.chips) / tensor.bytes * tensor.elements
+        return total
+
+    def fixed_traffic(self, kernel: Kernel) -> float:
+        """Traffic whatever the partition: the kernel's extra bytes, rows looked up, weights where they cost."""
+        moved = kernel.extra_bytes
+        if self.context.assumptions.traffic.weights:
+            moved += self.weight_bytes(kernel)
+        split = self.strategies[kernel.name].split
+        share = 1.0 if split is None else math.ceil(kernel.dims[split] / self.context.chips) / kernel.dims[split]
+        for operand in kernel.inputs:
+            tensor = self.block.tensors[operand.tensor]
+            if tensor.role == "table":
+                moved += kernel.points * share * tensor.bytes / tensor.elements
+        return moved
+
+    def padded(self, tensor: str, size: float) -> float:
+        """Bytes with the streamed dimension padded to whole tiles."""
+        tile, tiles = self.tile(tensor, size)
+        return tile * tiles
+
+    def tile(self, tensor: str, size: float) -> tuple[float, int]:
+        """Bytes of one tile, and how many tiles a micro-batch has."""
+        t = self.block.tensors[tensor]
+        sequences = sequences_in(t)
+        dim = streamed_dim(self.block, t, self.context.assumptions.partitions.tile_by)
+        if dim is None:
+            return size / sequences, sequences
+        extent = t.dims[dim]
+        tiles = min(tiles_of(self.block, self.context.assumptions), extent)
+        return size / sequences / extent * math.ceil(extent / tiles), sequences * tiles
+
+    def _crossing(self, names: set[str]) -> list[tuple[str, str, list[str], list[str]]]:
+        """Tensors this partition touches: (tensor, producer or "", consumers inside, consumers outside)."""
+        found = []
+        for tensor, consumers in self.block.consumers.items():
+            if self.block.tensors[tensor].role in PARAMETER_ROLES:
+                continue
+            producer = self.block.producer.get(tensor, "")
+            inside = [c for c in consumers if c in names]
+            outside = [c for c in consumers if c not in names]
+            if producer in names or inside:
+                found.append((tensor, producer, inside, outside))
+        return found
+
+    def _traffic(self, names: set[str]) -> float:
+        """Bytes moved through memory by tensors that enter or leave the partition."""
+        boundary = self.context.assumptions.traffic.block_boundary
+        per_edge = self.context.assumptions.traffic.per == "edge"
+        moved = 0.0
+        for tensor, producer, inside, outside in self._crossing(names):
+            made_here = producer in names
+            if made_here:
+                written = self.padded(tensor, self.held_bytes(tensor, self.gives[tensor]))
+                leaves = boundary and tensor in self.block.outputs
+                if per_edge:
+                    moved += written * (len(outside) + leaves)
+                elif outside or leaves:
+                    moved += written
+            elif producer or boundary:
+                read = {c: self.padded(tensor, self.read_bytes(tensor, c)) for c in inside}
+                if per_edge:
+                    moved += sum(read.values())
+                else:
+                    moved += sum({self.needs[c, tensor]: size for c, size in read.items()}.values())
+        return moved
+
+    def read_bytes(self, tensor: str, consumer: str) -> float:
+        """Bytes a consumer reads; graphs in matrix form move what the producer holds."""
+        if self.stated and tensor in self.gives:
+            return self.held_bytes(tensor, self.gives[tensor])
+        return self.held_bytes(tensor, self.needs[consumer, tensor])
+
+    def sram(self, names: set[str]) -> float:
+        """SRAM of a partition: tile buffers of what stays inside, enters or leaves, and resident weights."""
+        p = self.context.assumptions.partitions
+        per_edge = self.context.assumptions.traffic.per == "edge"
+        boundary = self.context.assumptions.traffic.block_boundary
+        levels = self.block.levels
+        used = sum(self.weight_bytes(self.block.by_name[n]) for n in names)
+        for tensor, producer, inside, outside in self._crossing(names):
+            made_here = producer in names
+            if not made_here and not producer and not boundary:
+                continue
+            depths = [levels[c] - levels[producer] + 1 for c in inside] if made_here else []
+            leaves = boundary and made_here and tensor in self.block.outputs
+            asking = (*inside, *outside) if made_here else inside
+            layouts = set() if self.stated else {self.needs[c, tensor] for c in asking}
+            for layout in layouts or {self.gives[tensor]}:
+                size = self.held_bytes(tensor, layout)
+                tile, _ = self.tile(tensor, size)
+                if per_edge:
+                    crossing = (len(outside) + leaves) if made_here else len(inside)
+                    used += tile * (sum(depths) + p.boundary_buffers * crossing)
+                    continue
+                here = [d for c, d in zip(inside, depths, strict=False) if self.needs[c, tensor] == layout or self.stated]
+                away = made_here and any(self.needs[c, tensor] == layout or self.stated for c in outside)
+                buffers = max([*here, p.boundary_buffers if away or leaves or not made_here else 0], default=0)
+                used += tile * buffers
+        return used
+
+
+def check_against(label: str, claimed_s: float, evaluated_s: float) -> None:
+    """Raises MismatchError where a program's objective is not what the evaluator finds for its mapping."""
+    if not math.isclose(claimed_s, evaluated_s, rel_tol=TOLERANCE, abs_tol=1e-15):
+        raise MismatchError(
+            f"{label}: the solver says {claimed_s:.9g} s, the independent evaluator {evaluated_s:.9g} s "
+            f"for the same mapping; please report this as a bug"
+        )
