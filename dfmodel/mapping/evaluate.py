@@ -96,6 +96,10 @@ class BlockEvaluator:
             for operand, layout in zip(kernel.outputs, strategy.gives, strict=True):
                 self.gives[operand.tensor] = layout
         self.stated = any(k.strategies is not None for k in block.kernels)
+        self._touched: dict[str, list[str]] = {}
+        for kernel in block.kernels:
+            used = dict.fromkeys(o.tensor for o in (*kernel.inputs, *kernel.outputs))
+            self._touched[kernel.name] = [t for t in used if block.tensors[t].role not in PARAMETER_ROLES]
         self.communications = tuple(self._communications())
 
     def evaluate(self, assignment: Mapping[str, int]) -> BlockEvaluation:
@@ -190,7 +194,7 @@ class BlockEvaluator:
         producer = block.producer.get(tensor)
         if block.tensors[tensor].role in PARAMETER_ROLES or (producer is None and self._is_free(tensor)):
             return []
-        source = self.gives[tensor] if producer is not None else self._boundary(tensor)
+        source = self.gives[tensor] if producer is not None else self.boundary(tensor)
         asked: list[tuple[str, str, Layout]] = [
             (block.by_name[c].phase, c, self.needs[c, tensor]) for c in block.consumers[tensor]
         ]
@@ -199,7 +203,7 @@ class BlockEvaluator:
             if block.tensors[tensor].role == "gradient":
                 asked.append((phase, producer, self._home(tensor)))
             else:
-                asked.append((phase, producer, self._boundary(tensor)))
+                asked.append((phase, producer, self.boundary(tensor)))
         found: dict[object, Communication] = {}
         for phase, consumer, target in asked:
             operation = conversion_operation(source, target) if target != PARTIAL else None
@@ -219,7 +223,7 @@ class BlockEvaluator:
         t = self.block.tensors[tensor]
         return t.role == "cache" or t.dtype.startswith(("int", "uint"))
 
-    def _boundary(self, tensor: str) -> Layout:
+    def boundary(self, tensor: str) -> Layout:
         return boundary_layout(self.block, tensor, ShardingRules(sequence=self.context.sequence))
 
     def _home(self, gradient: str) -> Layout:
@@ -280,14 +284,11 @@ class BlockEvaluator:
     def _crossing(self, names: set[str]) -> list[tuple[str, str, list[str], list[str]]]:
         """Tensors this partition touches: (tensor, producer or "", consumers inside, consumers outside)."""
         found = []
-        for tensor, consumers in self.block.consumers.items():
-            if self.block.tensors[tensor].role in PARAMETER_ROLES:
-                continue
-            producer = self.block.producer.get(tensor, "")
+        for tensor in dict.fromkeys(t for name in names for t in self._touched[name]):
+            consumers = self.block.consumers[tensor]
             inside = [c for c in consumers if c in names]
             outside = [c for c in consumers if c not in names]
-            if producer in names or inside:
-                found.append((tensor, producer, inside, outside))
+            found.append((tensor, self.block.producer.get(tensor, ""), inside, outside))
         return found
 
     def _traffic(self, names: set[str]) -> float:

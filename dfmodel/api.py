@@ -1,0 +1,312 @@
+"""What the command line and notebooks call: `optimize` searches, `evaluate` takes a fully given plan."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dfmodel import __version__
+from dfmodel.assumptions import Assumptions
+from dfmodel.catalog_files import Dirs
+from dfmodel.config import RunConfig, build_config
+from dfmodel.errors import InputError
+from dfmodel.mapping.evaluate import BlockEvaluation
+from dfmodel.mapping.map_block import SolverSettings
+from dfmodel.mapping.plan import plan_request
+from dfmodel.mapping.result import Certificate, KernelRow, PartitionRow, Result
+from dfmodel.mapping.search import Evaluated, Search, search
+from dfmodel.mapping.solver import quiet_pyomo, relative_gap_of, versions
+from dfmodel.presets import load_assumptions
+from dfmodel.systems.catalog import load_system
+from dfmodel.systems.cost import system_cost, system_power
+from dfmodel.systems.system import System
+from dfmodel.workloads.graph import Workload
+from dfmodel.workloads.registry import build_workload
+
+
+def optimize(
+    workload: str | None = None,
+    system: str | None = None,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    assumptions: str | None = None,
+    study: str | None = None,
+    catalogs: Dirs = (),
+    time_limit_s: float | None = None,
+    gap: float = 0.0,
+    log: Path | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Result:
+    """The best mapping of `workload` (default llm) on `system` (default dgx), with what proves it.
+
+    `settings` are dotted overrides ({"system.nodes": 64, "plan.tensor": 8}); `study` a case file; `gap` the
+    relative gap at which a program may stop. Raises InputError, InfeasibleError or LimitError.
+    """
+    config = build_config(workload, system, assumptions, settings, study, catalogs)
+    return run(config, catalogs, time_limit_s=time_limit_s, gap=gap, log=log, progress=progress)
+
+
+def evaluate(
+    workload: str | None = None,
+    system: str | None = None,
+    *,
+    plan: Mapping[str, Any],
+    settings: Mapping[str, Any] | None = None,
+    assumptions: str | None = None,
+    catalogs: Dirs = (),
+) -> Result:
+    """The result of one given plan: tensor, pipeline, data, micro_batch and recompute must all be stated."""
+    missing = [k for k in ("tensor", "pipeline", "data", "micro_batch", "recompute") if k not in plan]
+    if missing:
+        raise InputError(f"plan: evaluate needs {', '.join(missing)} as well; optimize finds what is left open")
+    config = build_config(workload, system, assumptions, settings, None, catalogs)
+    config.plan.update(plan)
+    return run(config, catalogs)
+
+
+def run(
+    config: RunConfig,
+    catalogs: Dirs = (),
+    *,
+    time_limit_s: float | None = None,
+    gap: float = 0.0,
+    log: Path | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Result:
+    """Run a merged configuration."""
+    began = time.perf_counter()
+    quiet_pyomo()
+    problems: list[str] = []
+    made = {}
+    for section, make in {
+        "workload": lambda: build_workload(config.workload, config.workload_overrides, catalogs),
+        "system": lambda: load_system(config.system, config.system_overrides, catalogs),
+        "assumptions": lambda: load_assumptions(config.assumptions, config.assumption_overrides, catalogs),
+        "plan": lambda: plan_request(config.plan),
+    }.items():
+        try:
+            made[section] = make()
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
+    system: System = made["system"]
+    system.chip.matrix_peak(made["workload"].dtype)
+    settings = SolverSettings(time_limit_s, gap, log)
+    deadline = None if time_limit_s is None else began + time_limit_s
+    state, best, proofs = search(
+        made["workload"], system, made["assumptions"], made["plan"], settings, progress, deadline
+    )
+    return build_result(state, best, proofs, time.perf_counter() - began, gap)
+
+
+def build_result(
+    state: Search, best: Evaluated, proofs: list[dict[str, Any]], wall_s: float, gap: float
+) -> Result:
+    """The result object of a finished search."""
+    objective = best.iteration.seconds
+    bound = min(state.bound, objective)
+    found_gap = relative_gap_of(objective, bound)
+    proven = found_gap is not None and found_gap <= max(gap, 1e-9)
+    workload, system = state.workload, state.system
+    return Result(
+        status="optimal" if proven else "limit",
+        objective=objective,
+        bound=bound,
+        gap=found_gap,
+        workload=_describe_workload(workload),
+        system=_describe_system(system, workload.dtype),
+        plan={**best.plan.describe(), "layers_per_stage": [list(c) for c in best.iteration.stage_counts]},
+        metrics=_metrics(state, best),
+        breakdown_s=best.iteration.breakdown_s,
+        memory_bytes=best.memory_bytes,
+        memory_capacity_bytes=state.capacity_bytes,
+        partitions=tuple(_partition_rows(workload, best.blocks)),
+        kernels=tuple(_kernel_rows(best.blocks)),
+        edges=tuple((b.block.name, e.producer, e.consumer) for b in best.blocks for e in b.block.edges),
+        certificate=_certificate(state, best, proofs),
+        assumptions=state.assumptions.model_dump(),
+        assumed=tuple(_assumed(system, state.assumptions)),
+        cost=_cost(system),
+        power=_power(system),
+        versions={"dfmodel": __version__, **versions()},
+        wall_s=wall_s,
+        alternatives=tuple(
+            {**e.plan.describe(), "iteration_s": e.iteration.seconds} for e in state.best_plans
+        ),
+    )
+
+
+def _describe_workload(w: Workload) -> dict[str, Any]:
+    return {
+        "name": w.name,
+        "title": w.title,
+        "batch": w.batch,
+        "unit": w.unit,
+        "units_per_sample": w.units_per_sample,
+        "parameters": w.parameters,
+        "dtype": w.dtype,
+        "training": w.training,
+        "blocks": {b.name: n for b, n in w.blocks},
+        "flops": w.flops_per_sample() * w.batch,
+        **{k: v for k, v in w.facts.items() if k not in ("name", "title")},
+    }
+
+
+def _describe_system(s: System, dtype: str) -> dict[str, Any]:
+    return {
+        "name": s.name,
+        "title": s.title,
+        "chip": s.chip.name,
+        "chip_title": s.chip.title,
+        "chips": s.chips,
+        "execution": s.chip.execution,
+        "matrix_flops_per_s": s.chip.matrix_peak(dtype),
+        "vector_flops_per_s": s.chip.vector_peak(dtype),
+        "memory_bytes_per_s": s.chip.memories[0].bytes_per_s,
+        "memory_capacity_bytes": s.chip.memories[0].capacity_bytes,
+        "sram_bytes": s.chip.sram_bytes,
+        "dimensions": [
+            {"name": d.name, "kind": d.kind, "size": d.size, "bytes_per_s": d.injection_bytes_per_s}
+            for d in s.dimensions
+        ],
+    }
+
+
+def _metrics(state: Search, best: Evaluated) -> dict[str, float | None]:
+    """Throughput and utilisations over the chips used; MFU counts matrix FLOPs once, HFU adds recomputation."""
+    workload, seconds = state.workload, best.iteration.seconds
+    used = best.plan.describe()["chips_used"]
+    peak = state.system.chip.matrix_peak(workload.dtype)
+    matrix = workload.flops_per_sample("matrix") * workload.batch
+    repeated = 0.0
+    if best.plan.recompute == "full":
+        repeated = workload.batch * sum(
+            n * b.flops("matrix", ("forward",))
+            for b, n in workload.blocks
+            if any(k.phase == "backward" for k in b.kernels)
+        )
+    capacity = used * peak * seconds
+    counted = matrix if state.assumptions.iteration.flops == "model" else workload.flops_per_sample() * workload.batch
+    unit = workload.unit
+    units = workload.batch * workload.units_per_sample
+    usd, watts = system_cost(state.system).total_usd, system_power(state.system).total_w
+    return {
+        "iteration_s": seconds,
+        f"{unit}s_per_s": units / seconds,
+        "samples_per_s": workload.batch / seconds,
+        "mfu": matrix / capacity,
+        "hfu": (matrix + repeated) / capacity,
+        "utilisation": counted / capacity,
+        "layer_s": sum(b.seconds() for b, (_, n) in zip(best.blocks, workload.blocks, strict=True) if n == workload.layers),
+        "bubble_share": best.iteration.bubble_share,
+        f"{unit}s_per_s_per_usd": None if not usd else units / seconds / usd,
+        f"{unit}s_per_s_per_w": None if not watts else units / seconds / watts,
+        "j_per_" + unit: None if not watts else watts * seconds / units,
+    }
+
+
+def _partition_rows(workload: Workload, blocks: tuple[BlockEvaluation, ...]) -> list[PartitionRow]:
+    return [
+        PartitionRow(
+            b.block.name, repeats, i, p.phase, p.kernels, p.compute_s, p.memory_s, p.network_s, p.seconds,
+            p.bound_by, p.sram_bytes,
+        )
+        for b, (_, repeats) in zip(blocks, workload.blocks, strict=True)
+        for i, p in enumerate(b.partitions)
+    ]
+
+
+def _kernel_rows(blocks: tuple[BlockEvaluation, ...]) -> list[KernelRow]:
+    rows = []
+    for b in blocks:
+        place = {name: i for i, p in enumerate(b.partitions) for name in p.kernels}
+        memory = {p.kernels: p.memory_s for p in b.partitions}
+        moved = {p.kernels: p.memory_bytes for p in b.partitions}
+        for k in b.kernels:
+            partition = b.partitions[place[k.kernel.name]].kernels
+            share = k.memory_bytes / moved[partition] if moved[partition] else 0.0
+            rows.append(
+                KernelRow(
+                    b.block.name,
+                    k.kernel.name,
+                    k.kernel.phase,
+                    k.kernel.unit,
+                    b.sharding[k.kernel.name],
+                    place[k.kernel.name],
+                    k.flops,
+                    k.memory_bytes,
+                    k.compute_s,
+                    memory[partition] * share if len(partition) == 1 else 0.0,
+                    k.network_s,
+                    ", ".join(f"{c.operation} {c.tensor}" for c in b.communications if c.kernel == k.kernel.name),
+                )
+            )
+    return rows
+
+
+def _certificate(state: Search, best: Evaluated, proofs: list[dict[str, Any]]) -> Certificate:
+    dataflow = best.context.dataflow
+    not_covered = [
+        "plans that leave chips idle, context and expert parallelism, interleaved schedules",
+        "nesting orders of degrees inside one dimension other than tensor, data, pipeline",
+    ]
+    if dataflow or not state._additive:
+        not_covered.append(
+            "sharding and partitioning together: the sharding is optimal for its own objective "
+            f"({state.assumptions.sharding.objective}), the partitioning for that sharding"
+        )
+    if not dataflow and best.context.chips > 1:
+        not_covered.append(
+            "shardings of other plans: each tensor degree is searched with the shardings proven best on one of its "
+            "placements and on the winner; the winner's own is proven"
+        )
+    if state.out_of_time:
+        not_covered.append("plans left when the time limit was reached")
+    return Certificate(
+        kind="exhaustive",
+        space="every split of every topology dimension into tensor x data x pipeline over all chips, with and without "
+        f"sequence sharding, micro-batches of 1 to 8 that divide the batch, recomputation none or full "
+        f"({state.counted} plans{'' if not _fixed(state) else ', the user fixing ' + _fixed(state)})",
+        plans_counted=state.counted,
+        plans_infeasible=state.infeasible,
+        plans_evaluated=state.evaluated,
+        mips=tuple(proofs),
+        mips_solved=state.mips_solved,
+        not_covered=tuple(not_covered),
+    )
+
+
+def _fixed(state: Search) -> str:
+    request = state.request
+    return ", ".join(k for k, v in vars(request).items() if v is not None)
+
+
+def _assumed(system: System, assumptions: Assumptions) -> list[str]:
+    found = []
+    if assumptions.compute.model == "efficiency":
+        curve = system.chip.efficiency
+        calibrated = "" if curve.status == "calibrated" else " (not calibrated)"
+        found.append(f"efficiency curve '{curve.name}': {curve.status}, {curve.source}{calibrated}")
+    else:
+        found.append(f"{assumptions.compute.utilisation:.0%} of peak for all work (not calibrated)")
+    found += [f"{system.chip.name}.{key}: no published value, assumed" for key in system.chip.assumed]
+    return found
+
+
+def _cost(system: System) -> dict[str, Any]:
+    c = system_cost(system)
+    return {
+        "unit": "USD", "total": c.total_usd, "chips": c.chips_usd, "memory": c.memory_usd, "links": c.links_usd,
+        "switches": c.switches_usd, "missing": list(c.missing), "uncounted": list(c.uncounted), "assumed": list(c.assumed),
+    }
+
+
+def _power(system: System) -> dict[str, Any]:
+    p = system_power(system)
+    return {
+        "unit": "W", "total": p.total_w, "chips": p.chips_w, "memory": p.memory_w, "links": p.links_w,
+        "switches": p.switches_w, "missing": list(p.missing), "uncounted": list(p.uncounted), "assumed": list(p.assumed),
+    }

@@ -1,0 +1,140 @@
+"""One run's configuration: packaged defaults < study file < --set, merged and written beside the result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from dfmodel.catalog_files import Dirs, find, load_yaml
+from dfmodel.errors import InputError, did_you_mean
+
+SECTIONS = ("workload", "system", "plan", "assumptions")
+STUDY_KEYS = (*SECTIONS, "name", "title", "notes", "sources", "expect")
+
+
+@dataclass
+class RunConfig:
+    """Names and overrides of a run. Overrides are dotted keys inside their section, values as YAML reads them."""
+
+    workload: str = "llm"
+    system: str = "dgx"
+    assumptions: str | Mapping[str, Any] = "default"
+    workload_overrides: dict[str, Any] = field(default_factory=dict)
+    system_overrides: dict[str, Any] = field(default_factory=dict)
+    plan: dict[str, Any] = field(default_factory=dict)
+    assumption_overrides: dict[str, Any] = field(default_factory=dict)
+    study: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The merged configuration as config.yaml holds it; a study file of the same form runs it again."""
+        preset = self.assumptions if isinstance(self.assumptions, str) else dict(self.assumptions)
+        return {
+            "workload": {"name": self.workload, **self.workload_overrides},
+            "system": {"name": self.system, **self.system_overrides},
+            "plan": dict(self.plan),
+            "assumptions": {"extends": preset, **self.assumption_overrides}
+            if isinstance(preset, str)
+            else {**preset, **self.assumption_overrides},
+        }
+
+
+def build_config(
+    workload: str | None = None,
+    system: str | None = None,
+    assumptions: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    study: str | None = None,
+    dirs: Dirs = (),
+) -> RunConfig:
+    """The merged configuration. Raises InputError with every unknown key, nearest valid one named."""
+    config = RunConfig(study=study)
+    if study is not None:
+        _apply_study(config, study, dirs)
+    if workload is not None:
+        if config.workload != workload:
+            config.workload_overrides = {}
+        config.workload = workload
+    if system is not None:
+        if config.system != system:
+            config.system_overrides = {}
+        config.system = system
+    if assumptions is not None:
+        config.assumptions, config.assumption_overrides = assumptions, {}
+    _apply_settings(config, settings or {})
+    return config
+
+
+def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
+    """`section.key=value` texts to a mapping; values are read as YAML. Raises InputError with every fault."""
+    found: dict[str, Any] = {}
+    problems = []
+    for pair in pairs:
+        key, sign, text = pair.partition("=")
+        if not sign or not key.strip():
+            problems.append(f"--set {pair}: expected section.key=value, for example system.nodes=64")
+            continue
+        try:
+            found[key.strip()] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            found[key.strip()] = text
+    if problems:
+        raise InputError(problems)
+    return found
+
+
+def _apply_study(config: RunConfig, study: str, dirs: Dirs) -> None:
+    path = find("cases", study, dirs)
+    data = load_yaml(path)
+    problems = [f"{path}: {k}: unknown key{did_you_mean(k, STUDY_KEYS)}" for k in data if k not in STUDY_KEYS]
+    for section in SECTIONS:
+        value = data.get(section)
+        if value is not None and not isinstance(value, str | Mapping):
+            problems.append(f"{path}: {section}: must be a name or a mapping, got {value!r}")
+    if problems:
+        raise InputError(problems)
+    for section in ("workload", "system"):
+        value = data.get(section)
+        if isinstance(value, str):
+            setattr(config, section, value)
+        elif value is not None:
+            chosen = dict(value)
+            setattr(config, section, str(chosen.pop("name", getattr(config, section))))
+            getattr(config, f"{section}_overrides").update(chosen)
+    config.plan.update(data.get("plan") or {})
+    if "assumptions" in data:
+        config.assumptions = data["assumptions"]
+
+
+def _apply_settings(config: RunConfig, settings: Mapping[str, Any]) -> None:
+    targets = {
+        "workload": config.workload_overrides,
+        "system": config.system_overrides,
+        "plan": config.plan,
+        "assumptions": config.assumption_overrides,
+    }
+    problems = []
+    for key, value in settings.items():
+        section, dot, rest = key.partition(".")
+        if section not in targets or not dot or not rest:
+            problems.append(
+                f"--set {key}: must start with one of {', '.join(s + '.' for s in SECTIONS)}"
+                f"{did_you_mean(section, SECTIONS) if section not in targets else ''}"
+            )
+            continue
+        if section == "plan" and "." in rest:
+            _nested(config.plan, rest.split("."), value)
+        else:
+            targets[section][rest] = value
+    if problems:
+        raise InputError(problems)
+
+
+def _nested(into: dict[str, Any], path: list[str], value: Any) -> None:
+    for key in path[:-1]:
+        child = into.get(key)
+        into[key] = dict(child) if isinstance(child, Mapping) else {}
+        into = into[key]
+    into[path[-1]] = value

@@ -1,0 +1,214 @@
+"""Plans: degrees of parallelism, where they sit on the topology, micro-batch and recomputation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+from dfmodel.errors import InputError, did_you_mean
+from dfmodel.systems.network import Group, factorizations, place
+from dfmodel.systems.system import System
+from dfmodel.workloads.graph import Workload
+
+#: Degrees from the innermost outwards: in a dimension that several share, tensor parallel chips are neighbours.
+DEGREES = ("tensor", "data", "pipeline")
+
+LARGEST_MICRO_BATCH = 8
+RECOMPUTE = ("none", "full")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One plan. `factors[d][i]` is what degree DEGREES[d] takes of dimension i of `system`."""
+
+    system: System
+    factors: tuple[tuple[int, ...], ...]
+    sequence: bool
+    micro_batch: int
+    micro_batches: int
+    recompute: str
+
+    @cached_property
+    def groups(self) -> dict[str, Group]:
+        return place(list(zip(DEGREES, self.factors, strict=True)), self.system.dimensions)
+
+    def degree(self, name: str) -> int:
+        return self.groups[name].size
+
+    def describe(self) -> dict[str, Any]:
+        """The plan as the result shows it."""
+        used = self.degree("tensor") * self.degree("data") * self.degree("pipeline")
+        return {
+            "tensor": self.degree("tensor"),
+            "sequence_sharding": self.sequence,
+            "pipeline": self.degree("pipeline"),
+            "data": self.degree("data"),
+            "micro_batch": self.micro_batch,
+            "micro_batches": self.micro_batches,
+            "recompute": self.recompute,
+            "schedule": "1f1b",
+            "placement": {name: str(self.groups[name]) for name in DEGREES},
+            "chips_used": used,
+            "chips_idle": self.system.chips - used,
+        }
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """What a user fixes of the plan; None leaves it to the search.
+
+    `placement` maps a degree to its factor per dimension name, for example {"tensor": {"nvlink": 8}}.
+    `sharding` pins kernels' strategies by name, `partition` kernels' partition numbers.
+    """
+
+    tensor: int | None = None
+    pipeline: int | None = None
+    data: int | None = None
+    sequence_sharding: bool | None = None
+    micro_batch: int | None = None
+    recompute: str | None = None
+    placement: Mapping[str, Mapping[str, int]] | None = None
+    sharding: Mapping[str, str] | None = None
+    partition: Mapping[str, int] | None = None
+
+
+def plan_request(settings: Mapping[str, Any]) -> PlanRequest:
+    """A checked request from `plan.*` settings. Raises InputError with every problem found."""
+    known = {f.name for f in fields(PlanRequest)}
+    problems = [f"plan.{k}: unknown key{did_you_mean(k, known)}" for k in settings if k not in known]
+    for key in ("tensor", "pipeline", "data", "micro_batch"):
+        value = settings.get(key)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            problems.append(f"plan.{key}: must be a whole number of at least 1, got {value!r}")
+    if settings.get("recompute") not in (None, *RECOMPUTE):
+        problems.append(f"plan.recompute: must be one of {', '.join(RECOMPUTE)}, got {settings['recompute']!r}")
+    if settings.get("sequence_sharding") not in (None, True, False):
+        problems.append(f"plan.sequence_sharding: must be true or false, got {settings['sequence_sharding']!r}")
+    for key in ("placement", "sharding", "partition"):
+        if settings.get(key) is not None and not isinstance(settings[key], Mapping):
+            problems.append(f"plan.{key}: must be a mapping, got {settings[key]!r}")
+    placement = settings.get("placement")
+    if isinstance(placement, Mapping):
+        problems += [
+            f"plan.placement.{degree}: unknown degree{did_you_mean(degree, DEGREES)}"
+            for degree in placement
+            if degree not in DEGREES
+        ]
+    if problems:
+        raise InputError(problems)
+    return PlanRequest(**settings)
+
+
+def candidate_plans(workload: Workload, system: System, request: PlanRequest) -> Iterator[Plan]:
+    """Every plan that uses all chips: each split of each dimension, with or without sequence sharding, micro-batches
+    of 1 to 8 sequences that divide the batch, recomputation none or full.
+
+    Raises InputError where nothing fits the request, saying which part of it cannot be.
+    """
+    layers = workload.layers
+    found = False
+    table = [f for f in _factors(system, request)]
+    if not table:
+        raise InputError(
+            f"plan: no split of {_sizes(system)} chips gives {_asked(request)}; "
+            "the degrees must multiply to the number of chips and each must divide the dimensions it is placed on"
+        )
+    deep_only = True
+    for factors in table:
+        tensor, data, pipeline = (_product(f) for f in factors)
+        if pipeline > layers:
+            continue
+        deep_only = False
+        for micro_batch in _micro_batches(workload, request):
+            if workload.batch % (data * micro_batch):
+                continue
+            for sequence in _sequence_choices(workload, tensor, request):
+                for recompute in _recompute_choices(workload, request):
+                    found = True
+                    count = workload.batch // (data * micro_batch)
+                    yield Plan(system, factors, sequence, micro_batch, count, recompute)
+    if deep_only:
+        raise InputError(
+            f"plan: every allowed split needs more pipeline stages than the workload has layers ({layers}); "
+            "lower plan.pipeline or use fewer chips"
+        )
+    if not found:
+        degrees = sorted({_product(f[1]) for f in table})
+        shown = ", ".join(map(str, degrees[:12]))
+        raise InputError(
+            f"workload.batch: no plan divides a batch of {workload.batch}: it must be a multiple of data degree x "
+            f"micro-batch; data degrees possible on {_sizes(system)} chips: {shown}; "
+            f"nearest batch that works: {_nearest_batch(workload.batch, min(degrees), request.micro_batch or 1)}"
+        )
+
+
+def _factors(system: System, request: PlanRequest) -> Iterator[tuple[tuple[int, ...], ...]]:
+    wanted = (request.tensor, request.data, request.pipeline)
+    placed = request.placement or {}
+    names = [d.name for d in system.dimensions]
+    for degree, by_dimension in placed.items():
+        for dimension in by_dimension:
+            if dimension not in names:
+                raise InputError(f"plan.placement.{degree}: no dimension '{dimension}'{did_you_mean(dimension, names)}")
+    for row in factorizations(system.dimensions, DEGREES).tolist():
+        if any(w is not None and _product(f) != w for w, f in zip(wanted, row, strict=True)):
+            continue
+        if any(
+            row[DEGREES.index(degree)][names.index(dimension)] != factor
+            for degree, by_dimension in placed.items()
+            for dimension, factor in by_dimension.items()
+        ):
+            continue
+        yield tuple(tuple(f) for f in row)
+
+
+def _micro_batches(workload: Workload, request: PlanRequest) -> list[int]:
+    if request.micro_batch is not None:
+        return [request.micro_batch]
+    if not _has_batch(workload):
+        return [1]
+    return [b for b in range(1, LARGEST_MICRO_BATCH + 1) if workload.batch % b == 0]
+
+
+def _has_batch(workload: Workload) -> bool:
+    return any("batch" in k.dims for block, _ in workload.blocks for k in block.kernels)
+
+
+def _sequence_choices(workload: Workload, tensor: int, request: PlanRequest) -> list[bool]:
+    if request.sequence_sharding is not None:
+        return [request.sequence_sharding]
+    if tensor == 1 or not _has_batch(workload):
+        return [False]
+    lengths = {x.dims["token"] for block, _ in workload.blocks for x in block.tensors.values() if "token" in x.dims}
+    return [False, True] if lengths and all(n >= tensor for n in lengths) else [False]
+
+
+def _recompute_choices(workload: Workload, request: PlanRequest) -> list[str]:
+    if request.recompute is not None:
+        return [request.recompute]
+    return list(RECOMPUTE) if workload.training and _has_batch(workload) else ["none"]
+
+
+def _product(factors: tuple[int, ...] | list[int]) -> int:
+    result = 1
+    for f in factors:
+        result *= f
+    return result
+
+
+def _sizes(system: System) -> str:
+    return " x ".join(str(d.size) for d in system.dimensions)
+
+
+def _asked(request: PlanRequest) -> str:
+    shown = [f"{name} {getattr(request, name)}" for name in DEGREES if getattr(request, name) is not None]
+    if request.placement:
+        shown.append(f"placement {dict(request.placement)}")
+    return ", ".join(shown) or "any plan"
+
+
+def _nearest_batch(batch: int, data: int, micro_batch: int) -> int:
+    step = data * micro_batch
+    return max(step, round(batch / step) * step)
