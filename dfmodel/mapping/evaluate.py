@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from dfmodel.errors import MismatchError
 from dfmodel.mapping.context import Context, combine, sequences_in, streamed_dim, tiles_of
@@ -78,6 +79,33 @@ class BlockEvaluation:
     def seconds(self, *phases: str) -> float:
         return sum(p.seconds for p in self.partitions if not phases or p.phase in phases)
 
+    @cached_property
+    def exposed_s(self) -> dict[str, float]:
+        """Seconds by category over all partitions, hidden time not counted; they add up to `seconds()`."""
+        total = dict.fromkeys(("compute", "memory", "network", "launch"), 0.0)
+        for p in self.partitions:
+            compute, memory, network = exposed(p.compute_s, p.memory_s, p.network_s, p.seconds - p.start_s)
+            total["compute"] += compute
+            total["memory"] += memory
+            total["network"] += network
+            total["launch"] += p.start_s
+        return total
+
+    @cached_property
+    def forward_s(self) -> float:
+        """Seconds of the forward partitions of a block that also runs backward, else 0: what recomputation repeats."""
+        return self.seconds("forward") if len({p.phase for p in self.partitions}) > 1 else 0.0
+
+
+def exposed(compute_s: float, memory_s: float, network_s: float, seconds: float) -> tuple[float, float, float]:
+    """Split `seconds` into compute, memory and network without counting hidden time: compute in full, of the
+    network what compute does not hide, of memory the rest. They sum to `seconds` under every overlap rule.
+    """
+    compute = min(compute_s, seconds)
+    network = min(network_s, seconds - compute)
+    memory = max(0.0, seconds - compute - network)
+    return compute, memory, seconds - compute - memory
+
 
 class BlockEvaluator:
     """Evaluates mappings of one block in one context."""
@@ -96,6 +124,12 @@ class BlockEvaluator:
             for operand, layout in zip(kernel.outputs, strategy.gives, strict=True):
                 self.gives[operand.tensor] = layout
         self.stated = any(k.strategies is not None for k in block.kernels)
+        self._tiles = tiles_of(block, context.assumptions)
+        self._streamed = {
+            name: streamed_dim(block, tensor, context.assumptions.partitions.tile_by)
+            for name, tensor in block.tensors.items()
+            if tensor.role not in PARAMETER_ROLES
+        }
         self._touched: dict[str, list[str]] = {}
         for kernel in block.kernels:
             used = dict.fromkeys(o.tensor for o in (*kernel.inputs, *kernel.outputs))
@@ -274,11 +308,11 @@ class BlockEvaluator:
         """Bytes of one tile, and how many tiles a micro-batch has."""
         t = self.block.tensors[tensor]
         sequences = sequences_in(t)
-        dim = streamed_dim(self.block, t, self.context.assumptions.partitions.tile_by)
+        dim = self._streamed[tensor]
         if dim is None:
             return size / sequences, sequences
         extent = t.dims[dim]
-        tiles = min(tiles_of(self.block, self.context.assumptions), extent)
+        tiles = min(self._tiles, extent)
         return size / sequences / extent * math.ceil(extent / tiles), sequences * tiles
 
     def _crossing(self, names: set[str]) -> list[tuple[str, str, list[str], list[str]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from dfmodel.errors import LimitError
 from dfmodel.mapping.build import build_partition_problem, build_sharding_problem, explain_sram
 from dfmodel.mapping.context import Context
 from dfmodel.mapping.evaluate import BlockEvaluation, BlockEvaluator, check_against
+from dfmodel.mapping.footprint import saved_bytes
 from dfmodel.mapping.partitioning import MS, solve_assignment
+from dfmodel.mapping.plan import RECOMPUTE
 from dfmodel.mapping.sharding import Sharding
 from dfmodel.mapping.sharding_mip import solve_sharding
 from dfmodel.mapping.solver import SolveResult
@@ -35,6 +38,11 @@ class MappedBlock:
     evaluation: BlockEvaluation
     bound_share: float = 1.0
     mips: list[Mapping[str, Any]] = field(default_factory=list)
+
+    @cached_property
+    def saved_bytes(self) -> dict[str, float]:
+        """Activation bytes held between the passes, by recomputation mode."""
+        return {mode: saved_bytes(self.evaluator, mode) for mode in RECOMPUTE}
 
 
 def solve_block_sharding(

@@ -69,27 +69,15 @@ def _stage(
         ("compute", "memory", "tensor-parallel communication", "launch", "recomputation", "pipeline communication"), 0.0
     )
     for block, count in zip(blocks, counts, strict=True):
-        for p in block.partitions:
-            compute, memory, network = exposed(p.compute_s, p.memory_s, p.network_s, p.seconds - p.start_s)
-            parts["compute"] += count * compute
-            parts["memory"] += count * memory
-            parts["tensor-parallel communication"] += count * network
-            parts["launch"] += count * p.start_s
-        if plan.recompute == "full" and len({p.phase for p in block.partitions}) > 1:
-            parts["recomputation"] += count * block.seconds("forward")
+        if count:
+            parts["compute"] += count * block.exposed_s["compute"]
+            parts["memory"] += count * block.exposed_s["memory"]
+            parts["tensor-parallel communication"] += count * block.exposed_s["network"]
+            parts["launch"] += count * block.exposed_s["launch"]
+            parts["recomputation"] += count * block.forward_s if plan.recompute == "full" else 0.0
     borders = (stage > 0) + (stage < stages - 1)
     parts["pipeline communication"] = send_s * borders
     return parts
-
-
-def exposed(compute_s: float, memory_s: float, network_s: float, seconds: float) -> tuple[float, float, float]:
-    """Split `seconds` into compute, memory and network without counting hidden time: compute in full, of the
-    network what compute does not hide, of memory the rest. They sum to `seconds` under every overlap rule.
-    """
-    compute = min(compute_s, seconds)
-    network = min(network_s, seconds - compute)
-    memory = max(0.0, seconds - compute - network)
-    return compute, memory, seconds - compute - memory
 
 
 def _boundary_send_s(
@@ -134,13 +122,12 @@ def amortised(
     per_stage = -(-layers // stages)
     factor = 1 + (stages - 1) / (plan.micro_batches * max(per_stage - 1, 1))
     scale = per_stage * workload.batch / plan.degree("data")
-    parts = {"compute": 0.0, "memory": 0.0, "tensor-parallel communication": 0.0, "launch": 0.0}
-    for p in block.partitions:
-        compute, memory, network = exposed(p.compute_s, p.memory_s, p.network_s, p.seconds - p.start_s)
-        parts["compute"] += compute * scale
-        parts["memory"] += memory * scale
-        parts["tensor-parallel communication"] += network * scale
-        parts["launch"] += p.start_s * scale
+    parts = {
+        "compute": block.exposed_s["compute"] * scale,
+        "memory": block.exposed_s["memory"] * scale,
+        "tensor-parallel communication": block.exposed_s["network"] * scale,
+        "launch": block.exposed_s["launch"] * scale,
+    }
     parts["pipeline bubble"] = sum(parts.values()) * (factor - 1)
     parts["pipeline communication"] = _once_per_batch_s(workload, plan, context, block)
     parts = {name: seconds / context.system.copies for name, seconds in parts.items()}

@@ -11,7 +11,7 @@ from dfmodel.assumptions import Assumptions
 from dfmodel.errors import InfeasibleError, LimitError
 from dfmodel.mapping.context import Context
 from dfmodel.mapping.evaluate import BlockEvaluation, check_against
-from dfmodel.mapping.footprint import live_bytes, saved_bytes, stage_memory
+from dfmodel.mapping.footprint import live_bytes, stage_memory
 from dfmodel.mapping.map_block import (
     MappedBlock,
     SolverSettings,
@@ -203,9 +203,9 @@ class Search:
             (m,) = mapped
             live = live_bytes(m.evaluator, m.evaluation) * plan.micro_batch
             return {"weights": m.evaluation.parameter_bytes * steps.stage_counts[0][0], "live tensors": live}
-        saved = [saved_bytes(m.evaluator, plan.recompute) for m in mapped]
+        saved = [m.saved_bytes[plan.recompute] for m in mapped]
         full = plan.recompute == "full"
-        working = [saved_bytes(m.evaluator, "none") if full or not self.workload.training else 0.0 for m in mapped]
+        working = [m.saved_bytes["none"] if full or not self.workload.training else 0.0 for m in mapped]
         stages = len(steps.stage_counts)
         per_stage = [
             stage_memory(

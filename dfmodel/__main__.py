@@ -1,0 +1,7 @@
+"""`python -m dfmodel`."""
+
+import sys
+
+from dfmodel.cli import main
+
+sys.exit(main())
