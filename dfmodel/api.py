@@ -36,16 +36,18 @@ def optimize(
     catalogs: Dirs = (),
     time_limit_s: float | None = None,
     gap: float = 0.0,
+    certify_all: bool = False,
     log: Path | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """The best mapping of `workload` (default llm) on `system` (default dgx), with what proves it.
 
     `settings` are dotted overrides ({"system.nodes": 64, "plan.tensor": 8}); `study` a case file; `gap` the
-    relative gap at which a program may stop. Raises InputError, InfeasibleError or LimitError.
+    relative gap at which a program may stop; `certify_all` proves the sharding of every plan, not only of the
+    winner (slower). Raises InputError, InfeasibleError or LimitError.
     """
     config = build_config(workload, system, assumptions, settings, study, catalogs)
-    return run(config, catalogs, time_limit_s=time_limit_s, gap=gap, log=log, progress=progress)
+    return run(config, catalogs, time_limit_s=time_limit_s, gap=gap, certify_all=certify_all, log=log, progress=progress)
 
 
 def evaluate(
@@ -72,6 +74,7 @@ def run(
     *,
     time_limit_s: float | None = None,
     gap: float = 0.0,
+    certify_all: bool = False,
     log: Path | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Result:
@@ -94,7 +97,7 @@ def run(
         raise InputError(problems)
     system: System = made["system"]
     system.chip.matrix_peak(made["workload"].dtype)
-    settings = SolverSettings(time_limit_s, gap, log)
+    settings = SolverSettings(time_limit_s, gap, log, certify_all)
     deadline = None if time_limit_s is None else began + time_limit_s
     state, best, proofs = search(
         made["workload"], system, made["assumptions"], made["plan"], settings, progress, deadline
@@ -107,7 +110,7 @@ def build_result(
 ) -> Result:
     """The result object of a finished search."""
     objective = best.iteration.seconds
-    bound = min(state.bound, objective)
+    bound = None if state.out_of_time else min(state.bound, objective)
     found_gap = relative_gap_of(objective, bound)
     proven = found_gap is not None and found_gap <= max(gap, 1e-9)
     workload, system = state.workload, state.system
@@ -253,16 +256,18 @@ def _certificate(state: Search, best: Evaluated, proofs: list[dict[str, Any]]) -
         "plans that leave chips idle, context and expert parallelism, interleaved schedules",
         "nesting orders of degrees inside one dimension other than tensor, data, pipeline",
     ]
-    if dataflow or not state._additive:
+    if dataflow or not state.additive:
         not_covered.append(
             "sharding and partitioning together: the sharding is optimal for its own objective "
             f"({state.assumptions.sharding.objective}), the partitioning for that sharding"
         )
-    if not dataflow and best.context.chips > 1:
+    elif not state.settings.certify_all:
         not_covered.append(
-            "shardings of other plans: each tensor degree is searched with the shardings proven best on one of its "
-            "placements and on the winner; the winner's own is proven"
+            "shardings of plans other than the winner: each is evaluated with the sharding proven best for its tensor "
+            "degree on one placement and micro-batch (--certify-all proves every plan's own)"
         )
+    else:
+        not_covered.append("slower shardings of plans whose fastest one does not fit memory")
     if state.out_of_time:
         not_covered.append("plans left when the time limit was reached")
     return Certificate(
@@ -273,6 +278,7 @@ def _certificate(state: Search, best: Evaluated, proofs: list[dict[str, Any]]) -
         plans_counted=state.counted,
         plans_infeasible=state.infeasible,
         plans_evaluated=state.evaluated,
+        plans_settled_by_bound=state.settled_by_bound,
         mips=tuple(proofs),
         mips_solved=state.mips_solved,
         not_covered=tuple(not_covered),

@@ -96,6 +96,9 @@ def _add_optimize(commands: Any) -> None:
     p.add_argument("--force", action="store_true", help="replace an existing run folder")
     p.add_argument("--no-save", action="store_true", help="write no run folder")
     p.add_argument("--gap", type=float, default=0.0, help="relative gap at which a program may stop (default 0)")
+    p.add_argument(
+        "--certify-all", action="store_true", help="prove the sharding of every plan, not only of the winner (slower)"
+    )
     p.add_argument("--time-limit", type=float, metavar="S", help="seconds after which the best plan so far is returned")
     p.add_argument("--quiet", "-q", action="store_true", help="no progress on stderr")
     _add_common(p, _optimize)
@@ -133,6 +136,7 @@ def _optimize(arguments: argparse.Namespace) -> int:
             arguments.catalog,
             time_limit_s=arguments.time_limit,
             gap=arguments.gap,
+            certify_all=arguments.certify_all,
             log=log,
             progress=_progress(arguments),
         )

@@ -23,11 +23,12 @@ from dfmodel.workloads.graph import Block, Strategy
 
 @dataclass(frozen=True)
 class SolverSettings:
-    """Limits and the log every program of a run shares."""
+    """Limits and the log every program of a run shares; `certify_all` proves the sharding of every plan."""
 
     time_limit_s: float | None = None
     relative_gap: float = 0.0
     log: Path | None = None
+    certify_all: bool = False
 
 
 @dataclass

@@ -57,6 +57,8 @@ class Certificate:
     plans_counted: int
     plans_infeasible: int
     plans_evaluated: int
+    #: Evaluated plans whose sharding need not be proven: no sharding at all could bring them below the winner.
+    plans_settled_by_bound: int
     mips: tuple[Mapping[str, Any], ...]
     mips_solved: int
     not_covered: tuple[str, ...]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from dfmodel.assumptions import Assumptions
 from dfmodel.errors import InfeasibleError, LimitError
+from dfmodel.mapping.build import build_sharding_problem
 from dfmodel.mapping.context import Context
 from dfmodel.mapping.evaluate import BlockEvaluation, check_against
 from dfmodel.mapping.footprint import live_bytes, stage_memory
@@ -27,12 +28,18 @@ from dfmodel.systems.system import System
 from dfmodel.units import format_quantity
 from dfmodel.workloads.graph import Block, Strategy, Workload
 
-#: A sharding must beat the pool's by this share before plans are evaluated again with it.
+#: A sharding must beat the one a plan was evaluated with by this share to replace it.
 IMPROVEMENT = 1e-9
 
 KEPT_ALTERNATIVES = 5
 
 Progress = Callable[[str], None]
+
+#: Block number, tensor group, sequence sharding, micro-batch, and (amortised reductions) data group and micro-batches.
+Key = tuple[int, Group, bool, int, Group | None, int | None]
+
+#: Seconds of an evaluated plan, and its number among the plans counted.
+Record = tuple[float, int]
 
 
 @dataclass(frozen=True)
@@ -68,37 +75,35 @@ class Search:
     counted: int = 0
     infeasible: int = 0
     evaluated: int = 0
-    skipped: int = 0
+    settled_by_bound: int = 0
     mips_solved: int = 0
     out_of_time: bool = False
     bound: float = float("inf")
     shortfalls: list[tuple[float, Plan, dict[str, float]]] = field(default_factory=list)
     best_plans: list[Evaluated] = field(default_factory=list)
     _blocks: dict[int, tuple[Block, ...]] = field(default_factory=dict)
-    _shardings: dict[tuple[int, int, bool], list[dict[str, Strategy]]] = field(default_factory=dict)
-    _mapped: dict[tuple[Any, ...], MappedBlock | InfeasibleError] = field(default_factory=dict)
+    _shardings: dict[tuple[int, int, bool], dict[str, Strategy]] = field(default_factory=dict)
+    _mapped: dict[Key, MappedBlock | InfeasibleError] = field(default_factory=dict)
+    _plans: list[Plan] = field(default_factory=list)
+    _records: list[Record] = field(default_factory=list)
+    _floors: dict[Key, float] = field(default_factory=dict)
 
     def run(self) -> tuple[Evaluated, list[dict[str, Any]]]:
         """The best plan, and the programs that prove its levels.
 
         Raises InfeasibleError naming what is short by how much, LimitError where time ran out first.
         """
-        plans = list(candidate_plans(self.workload, self.system, self.request))
-        self.counted = len(plans)
-        while True:
-            best = self._best_of(plans)
-            proofs, improved = self._prove(best)
-            if not improved:
-                return best, proofs
-            self._mapped.clear()
+        self._plans = list(candidate_plans(self.workload, self.system, self.request))
+        self.counted = len(self._plans)
+        best, proofs = self._prove(self._first_best())
+        self.bound = min(self.bound, best.iteration.seconds * best.bound_share)
+        return best, proofs
 
-    def _best_of(self, plans: Iterable[Plan]) -> Evaluated:
-        self.infeasible = self.evaluated = self.skipped = 0
-        self.bound = float("inf")
-        self.best_plans, self.shortfalls = [], []
+    def _first_best(self) -> Evaluated:
+        """The best plan with one proven sharding per tensor degree; every feasible plan is recorded."""
         refused: list[InfeasibleError] = []
-        for plan in plans:
-            if self.deadline is not None and time.perf_counter() > self.deadline and self.best_plans:
+        for number, plan in enumerate(self._plans):
+            if self._late() and self.best_plans:
                 self.out_of_time = True
                 break
             try:
@@ -111,12 +116,12 @@ class Search:
                 refused.append(error)
                 continue
             if found is None:
+                self.infeasible += 1
                 continue
             self.evaluated += 1
+            self._records.append((found.iteration.seconds, number))
             self.bound = min(self.bound, found.iteration.seconds * found.bound_share)
             self._keep(found)
-        if self.out_of_time:
-            self.bound = 0.0
         if not self.best_plans:
             raise self._why_nothing(refused)
         return self.best_plans[0]
@@ -132,12 +137,12 @@ class Search:
         """The plan evaluated, or None (recorded as a shortfall) where its bytes do not fit."""
         context = self.context(plan)
         blocks = self._blocks_at(plan.micro_batch)
-        mapped = tuple(self._map(i, block, context, plan) for i, block in enumerate(blocks))
+        keys = self._keys(plan, context)
+        mapped = tuple(self._map(key, block, context) for key, block in zip(keys, blocks, strict=True))
         steps = iteration(self.workload, plan, context, tuple(m.evaluation for m in mapped))
         memory = self._fullest_stage(plan, mapped, steps)
         capacity = self.capacity_bytes
         if sum(memory.values()) > capacity:
-            self.infeasible += 1
             self.shortfalls.append((sum(memory.values()) - capacity, plan, memory))
             return None
         return Evaluated(plan, context, mapped, steps, memory)
@@ -164,12 +169,15 @@ class Search:
             self._blocks[micro_batch] = tuple(b.at_batch(micro_batch) for b, _ in self.workload.blocks)
         return self._blocks[micro_batch]
 
-    def _map(self, i: int, block: Block, context: Context, plan: Plan) -> MappedBlock:
-        data: Group | None = context.data
-        key = (i, context.tensor, context.sequence, plan.micro_batch, data, context.amortised_over)
+    def _keys(self, plan: Plan, context: Context) -> tuple[Key, ...]:
+        """What the mapping of each block depends on, of a plan."""
+        rest = (context.tensor, context.sequence, plan.micro_batch, context.data, context.amortised_over)
+        return tuple((i, *rest) for i in range(len(self.workload.blocks)))
+
+    def _map(self, key: Key, block: Block, context: Context) -> MappedBlock:
         if key not in self._mapped:
             try:
-                self._mapped[key] = self._map_new(i, block, context)
+                self._mapped[key] = self._map_new(key[0], block, context)
             except InfeasibleError as error:
                 self._mapped[key] = error
         found = self._mapped[key]
@@ -181,13 +189,10 @@ class Search:
         pool_key = (i, context.chips, context.sequence)
         if pool_key not in self._shardings:
             sharding, _ = self._solve_sharding(block, context)
-            self._shardings[pool_key] = [_strategies(sharding)]
-        options = [
-            map_block(block, context, strategies, self.settings, self.request.partition)
-            for strategies in self._shardings[pool_key]
-        ]
-        self.mips_solved += sum(len(o.mips) for o in options)
-        return min(options, key=lambda o: o.evaluation.seconds())
+            self._shardings[pool_key] = _strategies(sharding)
+        mapped = map_block(block, context, self._shardings[pool_key], self.settings, self.request.partition)
+        self.mips_solved += len(mapped.mips)
+        return mapped
 
     def _solve_sharding(self, block: Block, context: Context) -> tuple[Sharding, dict[str, Any]]:
         sharding, result = solve_block_sharding(block, context, self.request.sharding, self.settings)
@@ -221,31 +226,98 @@ class Search:
         ]
         return max(per_stage, key=lambda c: sum(c.values()))
 
-    def _prove(self, best: Evaluated) -> tuple[list[dict[str, Any]], bool]:
-        """Solve the winner's sharding in its own context; a better one joins the pool and the search repeats."""
-        proofs: list[dict[str, Any]] = []
-        improved = False
-        for i, (mapped, block) in enumerate(zip(best.mapped, self._blocks_at(best.plan.micro_batch), strict=True)):
-            sharding, proof = self._solve_sharding(block, best.context)
-            proofs += [proof, *mapped.mips]
-            additive = not best.context.dataflow and self._additive
-            if not additive:
-                continue
-            here = mapped.evaluation.seconds()
-            if sharding.objective < here * (1 - IMPROVEMENT):
-                candidate = map_block(block, best.context, _strategies(sharding), self.settings)
-                check_against(f"sharding of block '{block.name}'", sharding.objective, candidate.evaluation.seconds())
-                self._shardings[i, best.context.chips, best.context.sequence].append(_strategies(sharding))
-                improved = True
-            else:
-                check_against(f"sharding of block '{block.name}'", sharding.objective, here)
-        return proofs, improved
+    def _prove(self, best: Evaluated) -> tuple[Evaluated, list[dict[str, Any]]]:
+        """The proven winner, and the programs behind it.
+
+        The winner's shardings are solved in its own context. With `certify_all`, where a block's seconds are the
+        sharding program's objective, so is every other plan's: one whose bound (each kernel at its cheapest,
+        communication free) is above the winner is settled by it, and the sharding of the rest is solved in their
+        own contexts, which may make one of them the winner.
+        """
+        proofs = {key: self._prove_sharding(key) for key in self._keys(best.plan, best.context)}
+        if self.additive:
+            best = self._again(best.plan) or best
+            for record in sorted(self._records) if self.settings.certify_all else ():
+                if self._late():
+                    self.out_of_time = True
+                    break
+                best = self._settle(record, best, proofs)
+        listed = []
+        for key in self._keys(best.plan, best.context):
+            listed += [proofs[key], *self._mapped_block(key).mips]
+        return best, listed
+
+    def _settle(self, record: Record, best: Evaluated, proofs: dict[Key, dict[str, Any]]) -> Evaluated:
+        """The better of the winner so far and one plan under its own proven shardings."""
+        seconds, number = record
+        plan = self._plans[number]
+        keys = self._keys(plan, self.context(plan))
+        open_keys = [key for key in keys if key not in proofs]
+        if not open_keys:
+            return best if seconds >= best.iteration.seconds else self._better(plan, best)
+        floors = [self._floor_share(key) if key in open_keys else 1.0 for key in keys]
+        if seconds * min(floors) >= best.iteration.seconds:
+            self.settled_by_bound += 1
+            return best
+        for key in open_keys:
+            proofs[key] = self._prove_sharding(key)
+        return self._better(plan, best)
+
+    def _better(self, plan: Plan, best: Evaluated) -> Evaluated:
+        found = self._again(plan)
+        return found if found is not None and found.iteration.seconds < best.iteration.seconds else best
+
+    def _again(self, plan: Plan) -> Evaluated | None:
+        """A plan evaluated anew, after the shardings of its blocks have been proven."""
+        before = len(self.shortfalls)
+        found = self.evaluate(plan)
+        del self.shortfalls[before:]
+        return found
+
+    def _prove_sharding(self, key: Key) -> dict[str, Any]:
+        """Solve the sharding of a mapped block in its own context; a better one than it has replaces it."""
+        mapped = self._mapped_block(key)
+        block, context = mapped.evaluator.block, mapped.evaluator.context
+        sharding, proof = self._solve_sharding(block, context)
+        if not self.additive:
+            return proof
+        here = mapped.evaluation.seconds()
+        if sharding.objective < here * (1 - IMPROVEMENT):
+            mapped = self._mapped[key] = map_block(block, context, _strategies(sharding), self.settings)
+        check_against(f"sharding of block '{block.name}'", sharding.objective, mapped.evaluation.seconds())
+        return proof
+
+    def _floor_share(self, key: Key) -> float:
+        """A lower bound of a mapped block's seconds over all shardings, as a share of its seconds."""
+        if key not in self._floors:
+            mapped = self._mapped_block(key)
+            problem = build_sharding_problem(mapped.evaluator.block, mapped.evaluator.context, self._pins(key))
+            floor = sum(min(o.cost for o in options) for options in problem.options.values())
+            self._floors[key] = min(1.0, floor / mapped.evaluation.seconds())
+        return self._floors[key]
+
+    def _pins(self, key: Key) -> dict[str, str]:
+        block = self._mapped_block(key).evaluator.block
+        return {k: v for k, v in (self.request.sharding or {}).items() if k in block.by_name}
+
+    def _mapped_block(self, key: Key) -> MappedBlock:
+        found = self._mapped[key]
+        assert isinstance(found, MappedBlock)
+        return found
 
     @property
-    def _additive(self) -> bool:
-        """Whether a kernel-by-kernel block's seconds are the sharding program's objective."""
+    def additive(self) -> bool:
+        """Whether a block's seconds are the sharding program's objective (kernel by kernel, network not hidden)."""
         a = self.assumptions
-        return a.sharding.objective == "time" and a.partitions.kernel_overlap != "full" and a.traffic.per == "tensor"
+        return (
+            self.system.chip.execution != "dataflow"
+            and a.sharding.objective == "time"
+            and a.partitions.kernel_overlap != "full"
+            and a.traffic.per == "tensor"
+        )
+
+    def _late(self) -> bool:
+        return self.deadline is not None and time.perf_counter() > self.deadline
 
     def _why_nothing(self, refused: list[InfeasibleError]) -> InfeasibleError | LimitError:
         if self.shortfalls:
