@@ -147,12 +147,15 @@ class BlockEvaluator:
         members: dict[int, list[Kernel]] = {}
         for name in self.block.topological_order:
             members.setdefault(assignment[name], []).append(self.block.by_name[name])
-        partitions = tuple(self._partition(members[p]) for p in sorted(members))
-        kernels = tuple(self._kernel(k) for k in self.block.kernels)
+        return self._evaluation(tuple(self._partition(members[p]) for p in sorted(members)), assignment)
+
+    def _evaluation(
+        self, partitions: tuple[PartitionEvaluation, ...], assignment: Mapping[str, int]
+    ) -> BlockEvaluation:
         return BlockEvaluation(
             self.block,
             partitions,
-            kernels,
+            tuple(self._kernel(k) for k in self.block.kernels),
             self.communications,
             sum(self.weight_bytes(k) for k in self.block.kernels if k.phase == "forward" or self.stated),
             self._parameters(),
@@ -160,7 +163,20 @@ class BlockEvaluator:
             dict(assignment),
         )
 
-    def _partition(self, kernels: list[Kernel]) -> PartitionEvaluation:
+    def relaxed(self) -> BlockEvaluation:
+        """A lower bound of every partitioning: each phase as one partition, no tensor moved between kernels.
+
+        Compute, network and fixed traffic are sums over kernels whatever the partitions, and a sum of maxima is
+        at least the maximum of the sums.
+        """
+        by_phase: dict[str, list[Kernel]] = {}
+        for name in self.block.topological_order:
+            by_phase.setdefault(self.block.by_name[name].phase, []).append(self.block.by_name[name])
+        partitions = tuple(self._partition(kernels, crossing=False) for kernels in by_phase.values())
+        number = {k.name: i for i, kernels in enumerate(by_phase.values()) for k in kernels}
+        return self._evaluation(partitions, number)
+
+    def _partition(self, kernels: list[Kernel], crossing: bool = True) -> PartitionEvaluation:
         names = {k.name for k in kernels}
         phases = {k.phase for k in kernels}
         if len(phases) > 1:
@@ -168,7 +184,7 @@ class BlockEvaluator:
         context = self.context
         compute = sum(self.compute_s(k) for k in kernels)
         network = sum(self.network_s(k.name) for k in kernels)
-        moved = self._traffic(names) + sum(self.fixed_traffic(k) for k in kernels)
+        moved = sum(self.fixed_traffic(k) for k in kernels) + (self._traffic(names) if crossing else 0.0)
         if context.dataflow:
             memory = moved / context.timer.memory_bytes_per_s
         else:

@@ -18,7 +18,7 @@ from dfmodel.mapping.plan import RECOMPUTE
 from dfmodel.mapping.sharding import Sharding
 from dfmodel.mapping.sharding_mip import solve_sharding
 from dfmodel.mapping.solver import SolveResult
-from dfmodel.workloads.graph import Block, Strategy
+from dfmodel.workloads.graph import Block
 
 
 @dataclass(frozen=True)
@@ -60,18 +60,14 @@ def _own(block: Block, pinned: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def map_block(
-    block: Block,
-    context: Context,
-    strategies: Mapping[str, Strategy],
-    settings: SolverSettings,
-    pinned: Mapping[str, int] | None = None,
+    evaluator: BlockEvaluator, settings: SolverSettings, pinned: Mapping[str, int] | None = None
 ) -> MappedBlock:
     """Partition a sharded block: each kernel alone on a kernel-by-kernel chip, the assignment program elsewhere.
 
     Raises InfeasibleError where no partitioning fits SRAM, LimitError where the time limit left no solution.
     """
-    evaluator = BlockEvaluator(block, strategies, context)
-    if not context.dataflow:
+    block = evaluator.block
+    if not evaluator.context.dataflow:
         alone = {name: i for i, name in enumerate(block.topological_order)}
         return MappedBlock(evaluator, evaluator.evaluate(alone))
     problem = build_partition_problem(evaluator, _own(block, pinned))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ from dfmodel.assumptions import Assumptions
 from dfmodel.errors import InfeasibleError, LimitError
 from dfmodel.mapping.build import build_sharding_problem
 from dfmodel.mapping.context import Context
-from dfmodel.mapping.evaluate import BlockEvaluation, check_against
+from dfmodel.mapping.evaluate import BlockEvaluation, BlockEvaluator, check_against
 from dfmodel.mapping.footprint import live_bytes, stage_memory
 from dfmodel.mapping.map_block import (
     MappedBlock,
@@ -86,6 +86,8 @@ class Search:
     _mapped: dict[Key, MappedBlock | InfeasibleError] = field(default_factory=dict)
     _plans: list[Plan] = field(default_factory=list)
     _records: list[Record] = field(default_factory=list)
+    _evaluators: dict[Key, BlockEvaluator] = field(default_factory=dict)
+    _unpartitioned: dict[Key, MappedBlock] = field(default_factory=dict)
     _floors: dict[Key, float] = field(default_factory=dict)
 
     def run(self) -> tuple[Evaluated, list[dict[str, Any]]]:
@@ -102,21 +104,15 @@ class Search:
     def _first_best(self) -> Evaluated:
         """The best plan with one proven sharding per tensor degree; every feasible plan is recorded."""
         refused: list[InfeasibleError] = []
-        for number, plan in enumerate(self._plans):
+        for floor, number in self._by_floor(refused):
+            if self.best_plans and floor >= self.best_plans[0].iteration.seconds:
+                self.settled_by_bound += 1
+                continue
             if self._late() and self.best_plans:
                 self.out_of_time = True
                 break
-            try:
-                found = self.evaluate(plan)
-            except NoShardingError:
-                self.infeasible += 1
-                continue
-            except InfeasibleError as error:
-                self.infeasible += 1
-                refused.append(error)
-                continue
+            found = self._tried(self._plans[number], refused)
             if found is None:
-                self.infeasible += 1
                 continue
             self.evaluated += 1
             self._records.append((found.iteration.seconds, number))
@@ -126,6 +122,34 @@ class Search:
             raise self._why_nothing(refused)
         return self.best_plans[0]
 
+    def _by_floor(self, refused: list[InfeasibleError]) -> Iterator[Record]:
+        """Plans to evaluate with a lower bound of their seconds, best first.
+
+        Only dataflow chips have one (a partitioning is a program of its own): every block as if each of its
+        passes were one partition without traffic between kernels. Plans that do not fit memory are dropped here.
+        """
+        if self.system.chip.execution != "dataflow":
+            yield from ((0.0, number) for number in range(len(self._plans)))
+            return
+        floors = []
+        for number, plan in enumerate(self._plans):
+            found = self._tried(plan, refused, relaxed=True)
+            if found is not None:
+                floors.append((found.iteration.seconds, number))
+        yield from sorted(floors)
+
+    def _tried(self, plan: Plan, refused: list[InfeasibleError], relaxed: bool = False) -> Evaluated | None:
+        """The plan evaluated (or its relaxation); None, counted as infeasible, where it cannot be."""
+        try:
+            found = self.evaluate(plan, relaxed)
+        except NoShardingError:
+            found = None
+        except InfeasibleError as error:
+            refused.append(error)
+            found = None
+        self.infeasible += found is None
+        return found
+
     def _keep(self, found: Evaluated) -> None:
         if not self.best_plans or found.iteration.seconds < self.best_plans[0].iteration.seconds:
             self.progress(f"{self.evaluated} plans, best {format_quantity(found.iteration.seconds, 'time')}")
@@ -133,12 +157,14 @@ class Search:
         self.best_plans.sort(key=lambda e: e.iteration.seconds)
         del self.best_plans[KEPT_ALTERNATIVES:]
 
-    def evaluate(self, plan: Plan) -> Evaluated | None:
-        """The plan evaluated, or None (recorded as a shortfall) where its bytes do not fit."""
+    def evaluate(self, plan: Plan, relaxed: bool = False) -> Evaluated | None:
+        """The plan evaluated, or None (recorded as a shortfall) where its bytes do not fit.
+
+        `relaxed` takes blocks before partitioning, whose seconds are a lower bound.
+        """
         context = self.context(plan)
-        blocks = self._blocks_at(plan.micro_batch)
-        keys = self._keys(plan, context)
-        mapped = tuple(self._map(key, block, context) for key, block in zip(keys, blocks, strict=True))
+        take = self._relaxed if relaxed else self._map
+        mapped = tuple(take(key, context) for key in self._keys(plan, context))
         steps = iteration(self.workload, plan, context, tuple(m.evaluation for m in mapped))
         memory = self._fullest_stage(plan, mapped, steps)
         capacity = self.capacity_bytes
@@ -174,10 +200,12 @@ class Search:
         rest = (context.tensor, context.sequence, plan.micro_batch, context.data, context.amortised_over)
         return tuple((i, *rest) for i in range(len(self.workload.blocks)))
 
-    def _map(self, key: Key, block: Block, context: Context) -> MappedBlock:
+    def _map(self, key: Key, context: Context) -> MappedBlock:
         if key not in self._mapped:
             try:
-                self._mapped[key] = self._map_new(key[0], block, context)
+                mapped = map_block(self._sharded(key, context), self.settings, self.request.partition)
+                self.mips_solved += len(mapped.mips)
+                self._mapped[key] = mapped
             except InfeasibleError as error:
                 self._mapped[key] = error
         found = self._mapped[key]
@@ -185,14 +213,23 @@ class Search:
             raise found
         return found
 
-    def _map_new(self, i: int, block: Block, context: Context) -> MappedBlock:
-        pool_key = (i, context.chips, context.sequence)
-        if pool_key not in self._shardings:
-            sharding, _ = self._solve_sharding(block, context)
-            self._shardings[pool_key] = _strategies(sharding)
-        mapped = map_block(block, context, self._shardings[pool_key], self.settings, self.request.partition)
-        self.mips_solved += len(mapped.mips)
-        return mapped
+    def _relaxed(self, key: Key, context: Context) -> MappedBlock:
+        """A block sharded but not partitioned; its seconds are a lower bound."""
+        if key not in self._unpartitioned:
+            evaluator = self._sharded(key, context)
+            self._unpartitioned[key] = MappedBlock(evaluator, evaluator.relaxed())
+        return self._unpartitioned[key]
+
+    def _sharded(self, key: Key, context: Context) -> BlockEvaluator:
+        """The evaluator of a block with the pool's sharding for its tensor degree."""
+        if key not in self._evaluators:
+            block = self._blocks_at(key[3])[key[0]]
+            pool_key = (key[0], context.chips, context.sequence)
+            if pool_key not in self._shardings:
+                sharding, _ = self._solve_sharding(block, context)
+                self._shardings[pool_key] = strategies_of(sharding)
+            self._evaluators[key] = BlockEvaluator(block, self._shardings[pool_key], context)
+        return self._evaluators[key]
 
     def _solve_sharding(self, block: Block, context: Context) -> tuple[Sharding, dict[str, Any]]:
         sharding, result = solve_block_sharding(block, context, self.request.sharding, self.settings)
@@ -283,7 +320,9 @@ class Search:
             return proof
         here = mapped.evaluation.seconds()
         if sharding.objective < here * (1 - IMPROVEMENT):
-            mapped = self._mapped[key] = map_block(block, context, _strategies(sharding), self.settings)
+            mapped = self._mapped[key] = map_block(
+                BlockEvaluator(block, strategies_of(sharding), context), self.settings, self.request.partition
+            )
         check_against(f"sharding of block '{block.name}'", sharding.objective, mapped.evaluation.seconds())
         return proof
 
@@ -336,7 +375,7 @@ class Search:
         return InfeasibleError(f"{self.workload.title}: no tensor degree of the allowed plans can divide every kernel")
 
 
-def _strategies(sharding: Sharding) -> dict[str, Strategy]:
+def strategies_of(sharding: Sharding) -> dict[str, Strategy]:
     return {k.name: sharding.option(k.name).strategy for k in sharding.problem.block.kernels}
 
 
