@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dfmodel import __version__
 from dfmodel.assumptions import Assumptions
@@ -24,6 +24,8 @@ from dfmodel.systems.cost import system_cost, system_power
 from dfmodel.systems.system import System
 from dfmodel.workloads.graph import Workload
 from dfmodel.workloads.registry import build_workload
+
+Made = TypeVar("Made")
 
 
 def optimize(
@@ -47,7 +49,15 @@ def optimize(
     winner (slower). Raises InputError, InfeasibleError or LimitError.
     """
     config = build_config(workload, system, assumptions, settings, study, catalogs)
-    return run(config, catalogs, time_limit_s=time_limit_s, gap=gap, certify_all=certify_all, log=log, progress=progress)
+    return run(
+        config,
+        catalogs,
+        time_limit_s=time_limit_s,
+        gap=gap,
+        certify_all=certify_all,
+        log=log,
+        progress=progress,
+    )
 
 
 def evaluate(
@@ -62,7 +72,9 @@ def evaluate(
     """The result of one given plan: tensor, pipeline, data, micro_batch and recompute must all be stated."""
     missing = [k for k in ("tensor", "pipeline", "data", "micro_batch", "recompute") if k not in plan]
     if missing:
-        raise InputError(f"plan: evaluate needs {', '.join(missing)} as well; optimize finds what is left open")
+        raise InputError(
+            f"plan: evaluate needs {', '.join(missing)} as well; optimize finds what is left open"
+        )
     config = build_config(workload, system, assumptions, settings, None, catalogs)
     config.plan.update(plan)
     return run(config, catalogs)
@@ -82,26 +94,24 @@ def run(
     began = time.perf_counter()
     quiet_pyomo()
     problems: list[str] = []
-    made = {}
-    for section, make in {
-        "workload": lambda: build_workload(config.workload, config.workload_overrides, catalogs),
-        "system": lambda: load_system(config.system, config.system_overrides, catalogs),
-        "assumptions": lambda: load_assumptions(config.assumptions, config.assumption_overrides, catalogs),
-        "plan": lambda: plan_request(config.plan),
-    }.items():
+
+    def tried(make: Callable[[], Made]) -> Made | None:
         try:
-            made[section] = make()
+            return make()
         except InputError as error:
-            problems += error.problems
-    if problems:
+            problems.extend(error.problems)
+            return None
+
+    workload = tried(lambda: build_workload(config.workload, config.workload_overrides, catalogs))
+    system = tried(lambda: load_system(config.system, config.system_overrides, catalogs))
+    assumptions = tried(lambda: load_assumptions(config.assumptions, config.assumption_overrides, catalogs))
+    request = tried(lambda: plan_request(config.plan))
+    if problems or workload is None or system is None or assumptions is None or request is None:
         raise InputError(problems)
-    system: System = made["system"]
-    system.chip.matrix_peak(made["workload"].dtype)
+    system.chip.matrix_peak(workload.dtype)
     settings = SolverSettings(time_limit_s, gap, log, certify_all)
     deadline = None if time_limit_s is None else began + time_limit_s
-    state, best, proofs = search(
-        made["workload"], system, made["assumptions"], made["plan"], settings, progress, deadline
-    )
+    state, best, proofs = search(workload, system, assumptions, request, settings, progress, deadline)
     return build_result(state, best, proofs, time.perf_counter() - began, gap)
 
 
@@ -192,7 +202,11 @@ def _metrics(state: Search, best: Evaluated) -> dict[str, float | None]:
             if any(k.phase == "backward" for k in b.kernels)
         )
     capacity = used * peak * seconds
-    counted = matrix if state.assumptions.iteration.flops == "model" else workload.flops_per_sample() * workload.batch
+    counted = (
+        matrix
+        if state.assumptions.iteration.flops == "model"
+        else workload.flops_per_sample() * workload.batch
+    )
     unit = workload.unit
     units = workload.batch * workload.units_per_sample
     usd, watts = system_cost(state.system).total_usd, system_power(state.system).total_w
@@ -203,7 +217,11 @@ def _metrics(state: Search, best: Evaluated) -> dict[str, float | None]:
         "mfu": matrix / capacity,
         "hfu": (matrix + repeated) / capacity,
         "utilisation": counted / capacity,
-        "layer_s": sum(b.seconds() for b, (_, n) in zip(best.blocks, workload.blocks, strict=True) if n == workload.layers),
+        "layer_s": sum(
+            b.seconds()
+            for b, (_, n) in zip(best.blocks, workload.blocks, strict=True)
+            if n == workload.layers
+        ),
         "bubble_share": best.iteration.bubble_share,
         f"{unit}s_per_s_per_usd": None if not usd else units / seconds / usd,
         f"{unit}s_per_s_per_w": None if not watts else units / seconds / watts,
@@ -214,8 +232,17 @@ def _metrics(state: Search, best: Evaluated) -> dict[str, float | None]:
 def _partition_rows(workload: Workload, blocks: tuple[BlockEvaluation, ...]) -> list[PartitionRow]:
     return [
         PartitionRow(
-            b.block.name, repeats, i, p.phase, p.kernels, p.compute_s, p.memory_s, p.network_s, p.seconds,
-            p.bound_by, p.sram_bytes,
+            b.block.name,
+            repeats,
+            i,
+            p.phase,
+            p.kernels,
+            p.compute_s,
+            p.memory_s,
+            p.network_s,
+            p.seconds,
+            p.bound_by,
+            p.sram_bytes,
         )
         for b, (_, repeats) in zip(blocks, workload.blocks, strict=True)
         for i, p in enumerate(b.partitions)
@@ -244,7 +271,9 @@ def _kernel_rows(blocks: tuple[BlockEvaluation, ...]) -> list[KernelRow]:
                     k.compute_s,
                     memory[partition] * share if len(partition) == 1 else 0.0,
                     k.network_s,
-                    ", ".join(f"{c.operation} {c.tensor}" for c in b.communications if c.kernel == k.kernel.name),
+                    ", ".join(
+                        f"{c.operation} {c.tensor}" for c in b.communications if c.kernel == k.kernel.name
+                    ),
                 )
             )
     return rows
@@ -294,8 +323,11 @@ def _assumed(system: System, assumptions: Assumptions) -> list[str]:
     found = []
     if assumptions.compute.model == "efficiency":
         curve = system.chip.efficiency
-        calibrated = "" if curve.status == "calibrated" else " (not calibrated)"
-        found.append(f"efficiency curve '{curve.name}': {curve.status}, {curve.source}{calibrated}")
+        status = "calibrated" if curve.status == "calibrated" else f"{curve.status}, not calibrated"
+        found.append(
+            f"efficiency curve '{curve.name}' ({status}): matrix work reaches {curve.matrix_max:.0%} of peak, memory "
+            f"{curve.memory_max:.0%}, links {curve.link_max:.0%}"
+        )
     else:
         found.append(f"{assumptions.compute.utilisation:.0%} of peak for all work (not calibrated)")
     found += [f"{system.chip.name}.{key}: no published value, assumed" for key in system.chip.assumed]
@@ -305,14 +337,28 @@ def _assumed(system: System, assumptions: Assumptions) -> list[str]:
 def _cost(system: System) -> dict[str, Any]:
     c = system_cost(system)
     return {
-        "unit": "USD", "total": c.total_usd, "chips": c.chips_usd, "memory": c.memory_usd, "links": c.links_usd,
-        "switches": c.switches_usd, "missing": list(c.missing), "uncounted": list(c.uncounted), "assumed": list(c.assumed),
+        "unit": "USD",
+        "total": c.total_usd,
+        "chips": c.chips_usd,
+        "memory": c.memory_usd,
+        "links": c.links_usd,
+        "switches": c.switches_usd,
+        "missing": list(c.missing),
+        "uncounted": list(c.uncounted),
+        "assumed": list(c.assumed),
     }
 
 
 def _power(system: System) -> dict[str, Any]:
     p = system_power(system)
     return {
-        "unit": "W", "total": p.total_w, "chips": p.chips_w, "memory": p.memory_w, "links": p.links_w,
-        "switches": p.switches_w, "missing": list(p.missing), "uncounted": list(p.uncounted), "assumed": list(p.assumed),
+        "unit": "W",
+        "total": p.total_w,
+        "chips": p.chips_w,
+        "memory": p.memory_w,
+        "links": p.links_w,
+        "switches": p.switches_w,
+        "missing": list(p.missing),
+        "uncounted": list(p.uncounted),
+        "assumed": list(p.assumed),
     }

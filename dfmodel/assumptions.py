@@ -19,7 +19,8 @@ class ComputeAssumptions(_Section):
     )
     utilisation: float = Field(0.9, gt=0, le=1, description="share of peak under `flat`")
     vector_at_matrix_rate: bool = Field(
-        False, description="charge elementwise work at the matrix rate (the original) instead of the vector rate"
+        False,
+        description="charge elementwise work at the matrix rate (the original) instead of the vector rate",
     )
 
 
@@ -30,18 +31,23 @@ class TrafficAssumptions(_Section):
         "edge: written and read once for every consumer in another partition",
     )
     weights: bool = Field(True, description="weights cost memory traffic when a partition starts")
-    block_boundary: bool = Field(True, description="a block's input is read from and its output written to memory")
+    block_boundary: bool = Field(
+        True, description="a block's input is read from and its output written to memory"
+    )
 
 
 class PartitionAssumptions(_Section):
     overlap: Literal["none", "compute_memory", "full"] = Field(
-        "full", description="none: compute + memory + network; compute_memory: max(compute, memory) + network; "
+        "full",
+        description="none: compute + memory + network; compute_memory: max(compute, memory) + network; "
         "full: the largest of the three. For dataflow chips; kernel-by-kernel chips use kernel_overlap",
     )
     kernel_overlap: Literal["none", "compute_memory", "full"] = Field(
         "compute_memory", description="the same for chips that run kernel by kernel"
     )
-    boundary_buffers: int = Field(2, ge=1, description="tile buffers per tensor that enters or leaves a partition")
+    boundary_buffers: int = Field(
+        2, ge=1, description="tile buffers per tensor that enters or leaves a partition"
+    )
     maximum: int = Field(8, ge=1, description="most partitions per block; `count` fixes the number instead")
     count: int | None = Field(None, ge=1, description="number of partitions; null: free up to `maximum`")
     halves: bool = Field(
@@ -51,7 +57,8 @@ class PartitionAssumptions(_Section):
         None, ge=1, description="tiles a sequence is streamed in; null: one per position, the least SRAM"
     )
     tile_by: Literal["users", "producer"] = Field(
-        "users", description="users: a tensor is streamed in tiles only where its producer and every consumer walk "
+        "users",
+        description="users: a tensor is streamed in tiles only where its producer and every consumer walk "
         "it along their tiling dimension, else held whole; producer: the producer's tiling alone decides",
     )
 
@@ -59,7 +66,8 @@ class PartitionAssumptions(_Section):
 class ShardingAssumptions(_Section):
     objective: Literal["time", "bytes"] = Field("time", description="what the sharding level minimises")
     shared_conversions: bool = Field(
-        True, description="a tensor is brought into a layout once for all its consumers (per phase), not once per edge"
+        True,
+        description="a tensor is brought into a layout once for all its consumers (per phase), not once per edge",
     )
     weights: Literal["divided", "free"] = Field(
         "divided", description="divided: a matrix weight is never replicated inside a tensor parallel group"
@@ -73,7 +81,8 @@ class NetworkAssumptions(_Section):
         "one_direction: the original's closed forms, one ring direction, no latency",
     )
     all_reduce_factor: float = Field(
-        1.0, description="under one_direction: 1, or 2 when an all-reduce is a reduce-scatter and an all-gather"
+        1.0,
+        description="under one_direction: 1, or 2 when an all-reduce is a reduce-scatter and an all-gather",
     )
 
 

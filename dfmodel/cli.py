@@ -49,7 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if arguments.debug:
             raise
-        print(f"dfmodel: internal error: {type(error).__name__}: {error} (--debug shows where)", file=sys.stderr)
+        print(
+            f"dfmodel: internal error: {type(error).__name__}: {error} (--debug shows where)", file=sys.stderr
+        )
         return 1
     return code
 
@@ -76,7 +78,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_common(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int]) -> None:
-    parser.add_argument("--catalog", metavar="DIR", action="append", default=[], help="look for names here first")
+    parser.add_argument(
+        "--catalog", metavar="DIR", action="append", default=[], help="look for names here first"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     parser.set_defaults(run=run)
@@ -87,19 +91,33 @@ def _add_optimize(commands: Any) -> None:
     p.add_argument("--workload", metavar="NAME", help="workload, model, graph, or file (default: llm)")
     p.add_argument("--system", metavar="NAME", help="system or file (default: dgx)")
     p.add_argument("--study", metavar="NAME", help="a file that fixes workload, system, plan and assumptions")
-    p.add_argument("--assumptions", metavar="NAME", help="preset of modelling choices: default or paper, or a file")
     p.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", nargs="+", default=[],
+        "--assumptions", metavar="NAME", help="preset of modelling choices: default or paper, or a file"
+    )
+    p.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        nargs="+",
+        default=[],
         help="override workload.*, system.*, plan.*, assumptions.*, for example system.nodes=64",
     )
-    p.add_argument("--out", metavar="DIR", type=Path, help="run folder (default: runs/TIME-WORKLOAD-SYSTEM-HASH)")
+    p.add_argument(
+        "--out", metavar="DIR", type=Path, help="run folder (default: runs/TIME-WORKLOAD-SYSTEM-HASH)"
+    )
     p.add_argument("--force", action="store_true", help="replace an existing run folder")
     p.add_argument("--no-save", action="store_true", help="write no run folder")
-    p.add_argument("--gap", type=float, default=0.0, help="relative gap at which a program may stop (default 0)")
     p.add_argument(
-        "--certify-all", action="store_true", help="prove the sharding of every plan, not only of the winner (slower)"
+        "--gap", type=float, default=0.0, help="relative gap at which a program may stop (default 0)"
     )
-    p.add_argument("--time-limit", type=float, metavar="S", help="seconds after which the best plan so far is returned")
+    p.add_argument(
+        "--certify-all",
+        action="store_true",
+        help="prove the sharding of every plan, not only of the winner (slower)",
+    )
+    p.add_argument(
+        "--time-limit", type=float, metavar="S", help="seconds after which the best plan so far is returned"
+    )
     p.add_argument("--quiet", "-q", action="store_true", help="no progress on stderr")
     _add_common(p, _optimize)
 
@@ -123,7 +141,12 @@ def _optimize(arguments: argparse.Namespace) -> int:
 
     settings = parse_settings([pair for group in arguments.set for pair in group])
     config = build_config(
-        arguments.workload, arguments.system, arguments.assumptions, settings, arguments.study, arguments.catalog
+        arguments.workload,
+        arguments.system,
+        arguments.assumptions,
+        settings,
+        arguments.study,
+        arguments.catalog,
     )
     import tempfile
 
@@ -153,8 +176,10 @@ def _optimize(arguments: argparse.Namespace) -> int:
 
         print(render(result))
     if folder is not None:
-        print(f"\nrun folder: {folder}" if not arguments.json else f"run folder: {folder}",
-              file=sys.stdout if not arguments.json else sys.stderr)
+        print(
+            f"\nrun folder: {folder}" if not arguments.json else f"run folder: {folder}",
+            file=sys.stdout if not arguments.json else sys.stderr,
+        )
     return 0 if result.status == "optimal" else 5
 
 

@@ -115,7 +115,11 @@ def _tensor_uses(evaluator: BlockEvaluator, index: Mapping[str, int]) -> list[Te
             by_layout.setdefault(layout, []).append(c)
         if not by_layout:
             by_layout[evaluator.gives[name]] = []
-        written = 0.0 if producer is None else evaluator.padded(name, evaluator.held_bytes(name, evaluator.gives[name]))
+        written = (
+            0.0
+            if producer is None
+            else evaluator.padded(name, evaluator.held_bytes(name, evaluator.gives[name]))
+        )
         several = len(by_layout) > 1 and producer is not None
         if several:
             found.append(_use(evaluator, index, name, consumers, 0.0, written, 0.0, leaves))

@@ -59,7 +59,12 @@ class PartitionEvaluation:
 
     @property
     def bound_by(self) -> str:
-        parts = {"compute": self.compute_s, "memory": self.memory_s, "network": self.network_s, "launch": self.start_s}
+        parts = {
+            "compute": self.compute_s,
+            "memory": self.memory_s,
+            "network": self.network_s,
+            "launch": self.start_s,
+        }
         return max(parts, key=parts.__getitem__)
 
 
@@ -97,7 +102,9 @@ class BlockEvaluation:
         return self.seconds("forward") if len({p.phase for p in self.partitions}) > 1 else 0.0
 
 
-def exposed(compute_s: float, memory_s: float, network_s: float, seconds: float) -> tuple[float, float, float]:
+def exposed(
+    compute_s: float, memory_s: float, network_s: float, seconds: float
+) -> tuple[float, float, float]:
     """Split `seconds` into compute, memory and network without counting hidden time: compute in full, of the
     network what compute does not hide, of memory the rest. They sum to `seconds` under every overlap rule.
     """
@@ -249,11 +256,11 @@ class BlockEvaluator:
             (block.by_name[c].phase, c, self.needs[c, tensor]) for c in block.consumers[tensor]
         ]
         if producer is not None and tensor in block.outputs and not self.stated:
-            phase = block.by_name[producer].phase
+            own = block.by_name[producer].phase
             if block.tensors[tensor].role == "gradient":
-                asked.append((phase, producer, self._home(tensor)))
+                asked.append((own, producer, self._home(tensor)))
             else:
-                asked.append((phase, producer, self.boundary(tensor)))
+                asked.append((own, producer, self.boundary(tensor)))
         found: dict[object, Communication] = {}
         for phase, consumer, target in asked:
             operation = conversion_operation(source, target) if target != PARTIAL else None
@@ -308,7 +315,9 @@ class BlockEvaluator:
         if self.context.assumptions.traffic.weights:
             moved += self.weight_bytes(kernel)
         split = self.strategies[kernel.name].split
-        share = 1.0 if split is None else math.ceil(kernel.dims[split] / self.context.chips) / kernel.dims[split]
+        share = (
+            1.0 if split is None else math.ceil(kernel.dims[split] / self.context.chips) / kernel.dims[split]
+        )
         for operand in kernel.inputs:
             tensor = self.block.tensors[operand.tensor]
             if tensor.role == "table":
@@ -391,9 +400,15 @@ class BlockEvaluator:
                     crossing = (len(outside) + leaves) if made_here else len(inside)
                     used += tile * (sum(depths) + p.boundary_buffers * crossing)
                     continue
-                here = [d for c, d in zip(inside, depths, strict=False) if self.needs[c, tensor] == layout or self.stated]
+                here = [
+                    d
+                    for c, d in zip(inside, depths, strict=False)
+                    if self.needs[c, tensor] == layout or self.stated
+                ]
                 away = made_here and any(self.needs[c, tensor] == layout or self.stated for c in outside)
-                buffers = max([*here, p.boundary_buffers if away or leaves or not made_here else 0], default=0)
+                buffers = max(
+                    [*here, p.boundary_buffers if away or leaves or not made_here else 0], default=0
+                )
                 used += tile * buffers
         return used
 

@@ -38,7 +38,7 @@ class MappedBlock:
     evaluator: BlockEvaluator
     evaluation: BlockEvaluation
     bound_share: float = 1.0
-    mips: list[Mapping[str, Any]] = field(default_factory=list)
+    mips: list[dict[str, Any]] = field(default_factory=list)
 
     @cached_property
     def saved_bytes(self) -> dict[str, float]:
@@ -85,7 +85,9 @@ def map_block(
     assert result.objective is not None
     check_against(f"partitioning of block '{block.name}'", result.objective / MS, evaluation.seconds())
     share = 1.0 if result.bound is None or result.proven else result.bound / result.objective
-    return MappedBlock(evaluator, evaluation, share, [describe_solve("partitioning", block.name, result, 1 / MS)])
+    return MappedBlock(
+        evaluator, evaluation, share, [describe_solve("partitioning", block.name, result, 1 / MS)]
+    )
 
 
 def describe_solve(level: str, block: str, result: SolveResult, to_objective: float) -> dict[str, Any]:

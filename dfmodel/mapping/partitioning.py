@@ -161,7 +161,9 @@ def _edge_buffers(m: pyo.ConcreteModel, p: PartitionProblem, t: int, q: int) -> 
     keys = [(t, j, q) for j in range(len(use.consumers) + 1)]
     crossing = sum(variable[key] for variable in (m.stored, m.loaded) for key in keys if key in variable)
     inside = (
-        sum(depth * m.inside[t, j, q] for j, depth in enumerate(use.depths)) if use.producer is not None else 0
+        sum(depth * m.inside[t, j, q] for j, depth in enumerate(use.depths))
+        if use.producer is not None
+        else 0
     )
     return tile * (p.boundary_buffers * crossing + inside)
 
@@ -233,7 +235,15 @@ def add_used(m: pyo.ConcreteModel, p: PartitionProblem) -> None:
 
 #: Constraint functions of this model, for the list of golden LP texts.
 CONSTRAINTS = (
-    add_assignment, add_precedence, add_phases, add_pins, add_alone, add_crossings, add_sram, add_times, add_used,
+    add_assignment,
+    add_precedence,
+    add_phases,
+    add_pins,
+    add_alone,
+    add_crossings,
+    add_sram,
+    add_times,
+    add_used,
 )
 
 
@@ -250,7 +260,11 @@ def assignment_model(p: PartitionProblem) -> pyo.ConcreteModel:
 
 
 def solve_assignment(
-    p: PartitionProblem, *, time_limit_s: float | None = None, relative_gap: float = 0.0, log: Path | None = None
+    p: PartitionProblem,
+    *,
+    time_limit_s: float | None = None,
+    relative_gap: float = 0.0,
+    log: Path | None = None,
 ) -> tuple[tuple[int, ...] | None, SolveResult]:
     """Partition of each kernel (None where infeasible or no solution in time), and the solve; its unit is ms."""
     m = assignment_model(p)

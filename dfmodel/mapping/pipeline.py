@@ -56,17 +56,32 @@ def one_f_one_b(
     bubble = sum(totals) + (m - 1) * totals[slowest] - m * totals[slowest]
     breakdown = {**steady, "pipeline bubble": bubble}
     if workload.training:
-        breakdown["data-parallel all-reduce"], breakdown["optimizer"] = _update_s(plan, context, blocks, counts)
+        breakdown["data-parallel all-reduce"], breakdown["optimizer"] = _update_s(
+            plan, context, blocks, counts
+        )
     total = sum(breakdown.values())
     return Iteration(total, breakdown, tuple(tuple(c) for c in counts), slowest, bubble / total)
 
 
 def _stage(
-    blocks: Sequence[BlockEvaluation], counts: Sequence[int], plan: Plan, send_s: float, stage: int, stages: int
+    blocks: Sequence[BlockEvaluation],
+    counts: Sequence[int],
+    plan: Plan,
+    send_s: float,
+    stage: int,
+    stages: int,
 ) -> dict[str, float]:
     """Seconds of one micro-batch on a stage, by category."""
     parts = dict.fromkeys(
-        ("compute", "memory", "tensor-parallel communication", "launch", "recomputation", "pipeline communication"), 0.0
+        (
+            "compute",
+            "memory",
+            "tensor-parallel communication",
+            "launch",
+            "recomputation",
+            "pipeline communication",
+        ),
+        0.0,
     )
     for block, count in zip(blocks, counts, strict=True):
         if count:
@@ -89,8 +104,9 @@ def _boundary_send_s(
     main = max(range(len(blocks)), key=lambda i: workload.blocks[i][1])
     block = blocks[main].block
     size = sum(
-        block.tensors[t].bytes_in("token" if context.sequence and "token" in block.tensors[t].dims else "replicated",
-                                  context.chips)
+        block.tensors[t].bytes_in(
+            "token" if context.sequence and "token" in block.tensors[t].dims else "replicated", context.chips
+        )
         for t in block.outputs
         if t in block.producer
         and block.by_name[block.producer[t]].phase == "forward"

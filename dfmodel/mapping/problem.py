@@ -77,7 +77,9 @@ class PartitionProblem:
     def edges(self) -> tuple[tuple[int, int], ...]:
         """(producer, consumer) pairs, each once."""
         return tuple(
-            dict.fromkeys((t.producer, c) for t in self.tensors if t.producer is not None for c in t.consumers)
+            dict.fromkeys(
+                (t.producer, c) for t in self.tensors if t.producer is not None for c in t.consumers
+            )
         )
 
 

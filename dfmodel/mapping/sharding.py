@@ -138,7 +138,10 @@ def strategies(block: Block, kernel: Kernel, chips: int, rules: ShardingRules) -
 
 def _replicated(kernel: Kernel) -> Strategy:
     return Strategy(
-        "replicated", None, tuple(REPLICATED for _ in kernel.inputs), tuple(REPLICATED for _ in kernel.outputs)
+        "replicated",
+        None,
+        tuple(REPLICATED for _ in kernel.inputs),
+        tuple(REPLICATED for _ in kernel.outputs),
     )
 
 
@@ -185,7 +188,8 @@ def sharding_problem(
     for kernel in block.kernels:
         legal = strategies(block, kernel, chips, rules)
         options[kernel.name] = tuple(
-            _option(kernel, s, _node_cost(block, kernel, s, chips, kernel_cost, collective, objective)) for s in legal
+            _option(kernel, s, _node_cost(block, kernel, s, chips, kernel_cost, collective, objective))
+            for s in legal
         )
     flows = list(_flows(block))
     _add_boundary(block, rules, options, flows)
@@ -215,7 +219,9 @@ def _node_cost(
     reduced = sum(block.tensors[o.tensor].bytes for o in kernel.outputs) if strategy.reduce_outputs else 0.0
     if objective == "bytes":
         return reduced
-    return kernel_cost(kernel, strategy) + (collective("all_reduce", reduced) if reduced and chips > 1 else 0.0)
+    return kernel_cost(kernel, strategy) + (
+        collective("all_reduce", reduced) if reduced and chips > 1 else 0.0
+    )
 
 
 def _flows(block: Block) -> list[Flow]:
@@ -293,13 +299,16 @@ def _add_homes(
             continue
         layouts = [REPLICATED] + [d for d, n in tensor.dims.items() if n >= chips > 1]
         usable = [
-            a for a in layouts if all(any(o.needs[weight] == a for o in options[reader]) for reader in readers)
+            a
+            for a in layouts
+            if all(any(o.needs[weight] == a for o in options[reader]) for reader in readers)
         ]
         gradient = gradient_name(weight)
         has_gradient = gradient in block.producer
         home = f"home {weight}"
         options[home] = tuple(
-            Option(Strategy(a, None, (), ()), 0.0, {gradient: a} if has_gradient else {}, {weight: a}) for a in usable
+            Option(Strategy(a, None, (), ()), 0.0, {gradient: a} if has_gradient else {}, {weight: a})
+            for a in usable
         )
         for reader in readers:
             flows.append(Flow(weight, home, (reader,), "home"))
@@ -361,7 +370,9 @@ def _conversions(
                     elif objective == "bytes":
                         found[key] = block.tensors[flow.tensor].bytes
                     else:
-                        found[key] = collective(operation, conversion_bytes(block, flow.tensor, operation, chips))
+                        found[key] = collective(
+                            operation, conversion_bytes(block, flow.tensor, operation, chips)
+                        )
     return found
 
 

@@ -164,21 +164,30 @@ def _highs_lp(
     lp.sense_ = highspy.ObjSense.kMinimize if minimise else highspy.ObjSense.kMaximize
     fixed = [v.value if v.fixed else None for v in variables]
     lp.col_lower_ = np.array(
-        [f if f is not None else (-math.inf if v.lb is None else v.lb) for v, f in zip(variables, fixed, strict=True)],
+        [
+            f if f is not None else (-math.inf if v.lb is None else v.lb)
+            for v, f in zip(variables, fixed, strict=True)
+        ],
         dtype=float,
     )
     lp.col_upper_ = np.array(
-        [f if f is not None else (math.inf if v.ub is None else v.ub) for v, f in zip(variables, fixed, strict=True)],
+        [
+            f if f is not None else (math.inf if v.ub is None else v.ub)
+            for v, f in zip(variables, fixed, strict=True)
+        ],
         dtype=float,
     )
     lp.integrality_ = [
-        highspy.HighsVarType.kContinuous if v.is_continuous() else highspy.HighsVarType.kInteger for v in variables
+        highspy.HighsVarType.kContinuous if v.is_continuous() else highspy.HighsVarType.kInteger
+        for v in variables
     ]
     lp.row_lower_ = np.array(row_lower, dtype=float)
     lp.row_upper_ = np.array(row_upper, dtype=float)
     lengths = [len(ids) for ids, _ in row_parts]
     lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    lp.a_matrix_.start_ = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32) if lengths else np.zeros(1, np.int32)
+    lp.a_matrix_.start_ = (
+        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32) if lengths else np.zeros(1, np.int32)
+    )
     lp.a_matrix_.index_ = np.array([column[i] for ids, _ in row_parts for i in ids], dtype=np.int32)
     lp.a_matrix_.value_ = np.array([c for _, cs in row_parts for c in cs], dtype=float)
     return lp
@@ -187,7 +196,9 @@ def _highs_lp(
 def _check_range(lp: highspy.HighsLp, name: str) -> None:
     sizes = np.abs(np.asarray(lp.a_matrix_.value_))
     sizes = sizes[sizes > 0]
-    if sizes.size and (not np.all(np.isfinite(sizes)) or sizes.max() / sizes.min() > LARGEST_COEFFICIENT_RANGE):
+    if sizes.size and (
+        not np.all(np.isfinite(sizes)) or sizes.max() / sizes.min() > LARGEST_COEFFICIENT_RANGE
+    ):
         raise SolverError(
             f"model '{name}' has coefficients from {sizes.min():.3g} to {sizes.max():.3g}; a range above "
             f"{LARGEST_COEFFICIENT_RANGE:.0e} cannot be solved reliably: check the units of the inputs"
@@ -221,12 +232,15 @@ def _pass_start(highs: Any, compiled: _Compiled, start: dict[Any, float]) -> Non
     highs.setSolution(len(pairs), index, values)
 
 
-def _read(
-    highs: Any, compiled: _Compiled, name: str, wall_s: float, build_s: float
-) -> SolveResult:
+def _read(highs: Any, compiled: _Compiled, name: str, wall_s: float, build_s: float) -> SolveResult:
     status = _STATUS.get(highs.getModelStatus(), "error")
     info = highs.getInfo()
-    feasible = info.primal_solution_status == 2 and status in {"optimal", "time_limit", "interrupted", "limit"}
+    feasible = info.primal_solution_status == 2 and status in {
+        "optimal",
+        "time_limit",
+        "interrupted",
+        "limit",
+    }
     objective = float(info.objective_function_value) if feasible else None
     if compiled.integers:
         bound: float | None = float(info.mip_dual_bound)

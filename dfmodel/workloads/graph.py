@@ -24,8 +24,17 @@ Role = Literal["activation", "weight", "gradient", "table", "cache"]
 PARAMETER_ROLES = ("weight", "table")
 
 DTYPE_BYTES: dict[str, float] = {
-    "fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0,
-    "uint8": 1.0, "int32": 4.0, "int64": 8.0, "fp4": 0.5,
+    "fp64": 8.0,
+    "fp32": 4.0,
+    "tf32": 4.0,
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp8": 1.0,
+    "int8": 1.0,
+    "uint8": 1.0,
+    "int32": 4.0,
+    "int64": 8.0,
+    "fp4": 0.5,
 }
 
 #: Name of the dimension that counts the sequences (samples) of a micro-batch.
@@ -193,7 +202,10 @@ class Block:
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
         return tuple(
-            Edge(self.producer[t], c, t) for t in self.tensors if t in self.producer for c in self.consumers[t]
+            Edge(self.producer[t], c, t)
+            for t in self.tensors
+            if t in self.producer
+            for c in self.consumers[t]
         )
 
     @cached_property

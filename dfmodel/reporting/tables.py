@@ -1,0 +1,226 @@
+"""Tables of a result: pandas frames with units in their column names, and the text a terminal shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from dfmodel.mapping.result import PartitionRow, Result
+from dfmodel.units import format_quantity
+
+#: Rows of a kernel or partition table on the terminal; the CSV files hold all.
+SHOWN_ROWS = 25
+
+
+def breakdown_frame(result: Result) -> pd.DataFrame:
+    """Seconds of one iteration by category, with their share; they add up to the iteration."""
+    total = result.metrics["iteration_s"] or 1.0
+    rows = [(name, s, 100.0 * s / total) for name, s in result.breakdown_s.items()]
+    return pd.DataFrame(rows, columns=["category", "seconds", "percent"])
+
+
+def memory_frame(result: Result) -> pd.DataFrame:
+    """Bytes on the fullest chip by category, with their share of the capacity."""
+    rows = [(name, b, 100.0 * b / result.memory_capacity_bytes) for name, b in result.memory_bytes.items()]
+    return pd.DataFrame(rows, columns=["category", "bytes", "percent_of_capacity"])
+
+
+def kernels_frame(result: Result) -> pd.DataFrame:
+    """One row per kernel, on one chip and for one micro-batch."""
+    return pd.DataFrame([vars(k) for k in result.kernels])
+
+
+def partitions_frame(result: Result) -> pd.DataFrame:
+    """One row per partition, on one chip and for one micro-batch."""
+    frame = pd.DataFrame([vars(p) for p in result.partitions])
+    frame["kernels"] = frame["kernels"].map(" ".join)
+    return frame
+
+
+def render(result: Result) -> str:
+    """The whole answer as text: summary, breakdown, memory, partitions, kernels, certificate, what is assumed."""
+    parts = [
+        _headline(result),
+        _section("Summary", _pairs(_summary(result))),
+        _section("Time of one iteration", _breakdown(result)),
+        _section("Memory of the fullest chip", _memory(result)),
+        _section(*_partitions(result)),
+        _section(*_kernels(result)),
+        _section("Certificate", _pairs(_certificate(result))),
+        _section("Assumed, not measured", "\n".join(f"- {text}" for text in _assumed(result))),
+    ]
+    return "\n\n".join(parts)
+
+
+def _headline(result: Result) -> str:
+    bound = "none" if result.bound is None else format_quantity(result.bound, "time", 6)
+    gap = "" if result.gap is None else f", gap {100 * result.gap:.4g} %"
+    return (
+        f"{result.status}: {format_quantity(result.objective, 'time', 6)} per iteration (bound {bound}{gap})"
+    )
+
+
+def _section(title: str, body: str) -> str:
+    return f"{title}\n{'-' * len(title)}\n{body}"
+
+
+def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
+    listed = list(pairs)
+    width = max(len(name) for name, _ in listed)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in listed)
+
+
+def _summary(result: Result) -> list[tuple[str, str]]:
+    w, s, p, m = result.workload, result.system, result.plan, result.metrics
+    unit = w["unit"]
+    shape = " x ".join(f"{d['size']} {d['kind']} ({d['name']})" for d in s["dimensions"])
+    rows = [
+        ("workload", f"{w['title']}, batch {w['batch']:,}, {w['parameters']:,} parameters, {w['dtype']}"),
+        ("system", f"{s['title']}: {s['chips']:,} x {s['chip_title']}"),
+        ("topology", shape),
+        (
+            "parallelism",
+            f"tensor {p['tensor']} x data {p['data']} x pipeline {p['pipeline']}"
+            + (", sequence sharding" if p["sequence_sharding"] else ""),
+        ),
+        *[(f"  {name} on", where) for name, where in p["placement"].items()],
+        (
+            "micro-batch",
+            f"{p['micro_batch']} sequences, {p['micro_batches']:,} per iteration and pipeline, "
+            f"schedule {p['schedule']}, recomputation {p['recompute']}",
+        ),
+        ("chips", f"{p['chips_used']:,} used, {p['chips_idle']:,} idle"),
+        ("throughput", f"{m[f'{unit}s_per_s']:,.0f} {unit}s/s, {m['samples_per_s']:,.4g} samples/s"),
+        (
+            "utilisation",
+            f"MFU {100 * (m['mfu'] or 0):.2f} %, HFU {100 * (m['hfu'] or 0):.2f} % of dense {w['dtype']} peak",
+        ),
+    ]
+    rows += _money("cost", result.cost, "money") + _money("power", result.power, "power")
+    return rows
+
+
+def _money(name: str, figures: Mapping[str, Any], dimension: str) -> list[tuple[str, str]]:
+    if figures.get("total") is None:
+        return [(name, f"unknown: no {', '.join(figures.get('missing', []))}")]
+    uncounted = figures.get("uncounted") or []
+    without = f" without {len(uncounted)} unpriced items" if uncounted else ""
+    return [(name, f"{format_quantity(figures['total'], dimension)}{without}")]
+
+
+def _breakdown(result: Result) -> str:
+    return _pairs(
+        (row.category, f"{format_quantity(row.seconds, 'time'):>12}  {row.percent:6.2f} %")
+        for row in breakdown_frame(result).itertuples()
+        if row.seconds
+    )
+
+
+def _memory(result: Result) -> str:
+    rows = [
+        (row.category, f"{format_quantity(row.bytes, 'bytes'):>12}  {row.percent_of_capacity:6.2f} %")
+        for row in memory_frame(result).itertuples()
+        if row.bytes
+    ]
+    return _pairs([*rows, ("capacity", f"{format_quantity(result.memory_capacity_bytes, 'bytes'):>12}")])
+
+
+def _main_block(result: Result) -> str:
+    return max(result.partitions, key=lambda p: p.repeats).block
+
+
+def _partitions(result: Result) -> tuple[str, str]:
+    if result.system["execution"] == "dataflow":
+        shown = [p for p in result.partitions if p.block == _main_block(result)]
+        return f"Partitions of block '{_main_block(result)}' (one chip, one micro-batch)", _frame(
+            {
+                "#": [p.index for p in shown],
+                "phase": [p.phase for p in shown],
+                "compute": [_s(p.compute_s) for p in shown],
+                "memory": [_s(p.memory_s) for p in shown],
+                "network": [_s(p.network_s) for p in shown],
+                "total": [_s(p.seconds) for p in shown],
+                "bound by": [p.bound_by for p in shown],
+                "SRAM": [format_quantity(p.sram_bytes, "bytes", 3) for p in shown],
+                "kernels": [_kernel_list(p) for p in shown],
+            }
+        )
+    totals: dict[tuple[str, int, str, str], list[float]] = {}
+    for p in result.partitions:
+        entry = totals.setdefault((p.block, p.repeats, p.phase, p.bound_by), [0, 0.0])
+        entry[0] += 1
+        entry[1] += p.seconds
+    return "Kernel by kernel: time by what bounds it (one chip, one micro-batch)", _frame(
+        {
+            "block": [f"{b} x{n}" for b, n, _, _ in totals],
+            "phase": [phase for _, _, phase, _ in totals],
+            "bound by": [bound for *_, bound in totals],
+            "kernels": [int(v[0]) for v in totals.values()],
+            "time": [_s(v[1]) for v in totals.values()],
+        }
+    )
+
+
+def _kernel_list(p: PartitionRow) -> str:
+    text = " ".join(p.kernels)
+    return text if len(text) <= 60 else f"{text[:50]}... ({len(p.kernels)})"
+
+
+def _kernels(result: Result) -> tuple[str, str]:
+    main = _main_block(result)
+    rows = [k for k in result.kernels if k.block == main]
+    longest = sorted(rows, key=lambda k: -(max(k.compute_s, k.memory_s) + k.network_s))[:SHOWN_ROWS]
+    kept = {k.kernel for k in longest}
+    shown = [k for k in rows if k.kernel in kept]
+    rest = len(result.kernels) - len(shown)
+    title = f"Kernels of block '{main}' (the {len(shown)} longest; {rest} more in mapping.csv)"
+    return title, _frame(
+        {
+            "kernel": [k.kernel for k in shown],
+            "part": [k.partition for k in shown],
+            "sharded": [k.sharding for k in shown],
+            "compute": [_s(k.compute_s) for k in shown],
+            "memory": [_s(k.memory_s) for k in shown],
+            "network": [_s(k.network_s) for k in shown],
+            "communication": [k.communication for k in shown],
+        }
+    )
+
+
+def _certificate(result: Result) -> list[tuple[str, str]]:
+    c = result.certificate
+    rows = [
+        ("kind", c.kind),
+        ("space", c.space),
+        (
+            "plans",
+            f"{c.plans_counted:,} counted, {c.plans_evaluated:,} evaluated, {c.plans_infeasible:,} do not fit, "
+            f"{c.plans_settled_by_bound:,} settled by a bound",
+        ),
+        ("programs solved", f"{c.mips_solved:,} in all; of the winner:"),
+    ]
+    for m in c.mips:
+        gap = "" if m["gap"] is None else f", gap {100 * m['gap']:.2g} %"
+        rows.append(
+            (
+                "",
+                f"{m['level']} of {m['block']}: {m['status']}{gap}, {m['columns']} columns ({m['integers']} integer), "
+                f"{m['rows']} rows, {m['wall_s']:.3f} s",
+            )
+        )
+    rows += [("not covered", text) for text in c.not_covered]
+    return rows
+
+
+def _assumed(result: Result) -> list[str]:
+    return list(result.assumed) or ["nothing"]
+
+
+def _frame(columns: Mapping[str, list[Any]]) -> str:
+    return str(pd.DataFrame(columns).to_string(index=False, justify="left"))
+
+
+def _s(seconds: float) -> str:
+    return format_quantity(seconds, "time", 4) if seconds else "-"
