@@ -72,9 +72,7 @@ def evaluate(
     """The result of one given plan: tensor, pipeline, data, micro_batch and recompute must all be stated."""
     missing = [k for k in ("tensor", "pipeline", "data", "micro_batch", "recompute") if k not in plan]
     if missing:
-        raise InputError(
-            f"plan: evaluate needs {', '.join(missing)} as well; optimize finds what is left open"
-        )
+        raise InputError(f"plan: evaluate needs {', '.join(missing)} as well; optimize finds what is left open")
     config = build_config(workload, system, assumptions, settings, None, catalogs)
     config.plan.update(plan)
     return run(config, catalogs)
@@ -115,9 +113,7 @@ def run(
     return build_result(state, best, proofs, time.perf_counter() - began, gap)
 
 
-def build_result(
-    state: Search, best: Evaluated, proofs: list[dict[str, Any]], wall_s: float, gap: float
-) -> Result:
+def build_result(state: Search, best: Evaluated, proofs: list[dict[str, Any]], wall_s: float, gap: float) -> Result:
     """The result object of a finished search."""
     objective = best.iteration.seconds
     bound = None if state.out_of_time else min(state.bound, objective)
@@ -146,9 +142,7 @@ def build_result(
         power=_power(system),
         versions={"dfmodel": __version__, **versions()},
         wall_s=wall_s,
-        alternatives=tuple(
-            {**e.plan.describe(), "iteration_s": e.iteration.seconds} for e in state.best_plans
-        ),
+        alternatives=tuple({**e.plan.describe(), "iteration_s": e.iteration.seconds} for e in state.best_plans),
     )
 
 
@@ -202,11 +196,7 @@ def _metrics(state: Search, best: Evaluated) -> dict[str, float | None]:
             if any(k.phase == "backward" for k in b.kernels)
         )
     capacity = used * peak * seconds
-    counted = (
-        matrix
-        if state.assumptions.iteration.flops == "model"
-        else workload.flops_per_sample() * workload.batch
-    )
+    counted = matrix if state.assumptions.iteration.flops == "model" else workload.flops_per_sample() * workload.batch
     unit = workload.unit
     units = workload.batch * workload.units_per_sample
     usd, watts = system_cost(state.system).total_usd, system_power(state.system).total_w
@@ -218,9 +208,7 @@ def _metrics(state: Search, best: Evaluated) -> dict[str, float | None]:
         "hfu": (matrix + repeated) / capacity,
         "utilisation": counted / capacity,
         "layer_s": sum(
-            b.seconds()
-            for b, (_, n) in zip(best.blocks, workload.blocks, strict=True)
-            if n == workload.layers
+            b.seconds() for b, (_, n) in zip(best.blocks, workload.blocks, strict=True) if n == workload.layers
         ),
         "bubble_share": best.iteration.bubble_share,
         f"{unit}s_per_s_per_usd": None if not usd else units / seconds / usd,
@@ -271,9 +259,7 @@ def _kernel_rows(blocks: tuple[BlockEvaluation, ...]) -> list[KernelRow]:
                     k.compute_s,
                     memory[partition] * share if len(partition) == 1 else 0.0,
                     k.network_s,
-                    ", ".join(
-                        f"{c.operation} {c.tensor}" for c in b.communications if c.kernel == k.kernel.name
-                    ),
+                    ", ".join(f"{c.operation} {c.tensor}" for c in b.communications if c.kernel == k.kernel.name),
                 )
             )
     return rows

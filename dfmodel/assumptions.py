@@ -31,9 +31,7 @@ class TrafficAssumptions(_Section):
         "edge: written and read once for every consumer in another partition",
     )
     weights: bool = Field(True, description="weights cost memory traffic when a partition starts")
-    block_boundary: bool = Field(
-        True, description="a block's input is read from and its output written to memory"
-    )
+    block_boundary: bool = Field(True, description="a block's input is read from and its output written to memory")
 
 
 class PartitionAssumptions(_Section):
@@ -45,13 +43,14 @@ class PartitionAssumptions(_Section):
     kernel_overlap: Literal["none", "compute_memory", "full"] = Field(
         "compute_memory", description="the same for chips that run kernel by kernel"
     )
-    boundary_buffers: int = Field(
-        2, ge=1, description="tile buffers per tensor that enters or leaves a partition"
-    )
+    boundary_buffers: int = Field(2, ge=1, description="tile buffers per tensor that enters or leaves a partition")
     maximum: int = Field(8, ge=1, description="most partitions per block; `count` fixes the number instead")
     count: int | None = Field(None, ge=1, description="number of partitions; null: free up to `maximum`")
     halves: bool = Field(
         False, description="forward kernels in the first half of the partitions, backward ones in the second"
+    )
+    mixed_phases: bool = Field(
+        False, description="let forward and backward kernels share a partition (the original's single partition)"
     )
     tiles: int | None = Field(
         None, ge=1, description="tiles a sequence is streamed in; null: one per position, the least SRAM"
@@ -106,9 +105,7 @@ class MemoryAssumptions(_Section):
     state_bytes_per_parameter: float = Field(
         18.0, gt=0, description="bf16 weight 2, fp32 gradient 4, fp32 master weight and two Adam moments 12"
     )
-    reserved_fraction: float = Field(
-        0.0, ge=0, lt=1, description="share of memory kept for the framework's workspace"
-    )
+    reserved_fraction: float = Field(0.0, ge=0, lt=1, description="share of memory kept for the framework's workspace")
 
 
 class Assumptions(_Section):

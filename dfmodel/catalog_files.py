@@ -42,9 +42,7 @@ def catalog_dirs(dirs: Dirs = ()) -> list[Path]:
     """
     asked = [(Path(d), "--catalog") for d in dirs]
     asked += [
-        (Path(d), f"${CATALOG_PATH_VARIABLE}")
-        for d in os.environ.get(CATALOG_PATH_VARIABLE, "").split(os.pathsep)
-        if d
+        (Path(d), f"${CATALOG_PATH_VARIABLE}") for d in os.environ.get(CATALOG_PATH_VARIABLE, "").split(os.pathsep) if d
     ]
     problems = [f"{source}: catalog folder '{d}' does not exist" for d, source in asked if not d.is_dir()]
     if problems:

@@ -49,9 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if arguments.debug:
             raise
-        print(
-            f"dfmodel: internal error: {type(error).__name__}: {error} (--debug shows where)", file=sys.stderr
-        )
+        print(f"dfmodel: internal error: {type(error).__name__}: {error} (--debug shows where)", file=sys.stderr)
         return 1
     return code
 
@@ -78,9 +76,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_common(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int]) -> None:
-    parser.add_argument(
-        "--catalog", metavar="DIR", action="append", default=[], help="look for names here first"
-    )
+    parser.add_argument("--catalog", metavar="DIR", action="append", default=[], help="look for names here first")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     parser.set_defaults(run=run)
@@ -91,9 +87,7 @@ def _add_optimize(commands: Any) -> None:
     p.add_argument("--workload", metavar="NAME", help="workload, model, graph, or file (default: llm)")
     p.add_argument("--system", metavar="NAME", help="system or file (default: dgx)")
     p.add_argument("--study", metavar="NAME", help="a file that fixes workload, system, plan and assumptions")
-    p.add_argument(
-        "--assumptions", metavar="NAME", help="preset of modelling choices: default or paper, or a file"
-    )
+    p.add_argument("--assumptions", metavar="NAME", help="preset of modelling choices: default or paper, or a file")
     p.add_argument(
         "--set",
         metavar="KEY=VALUE",
@@ -102,22 +96,16 @@ def _add_optimize(commands: Any) -> None:
         default=[],
         help="override workload.*, system.*, plan.*, assumptions.*, for example system.nodes=64",
     )
-    p.add_argument(
-        "--out", metavar="DIR", type=Path, help="run folder (default: runs/TIME-WORKLOAD-SYSTEM-HASH)"
-    )
+    p.add_argument("--out", metavar="DIR", type=Path, help="run folder (default: runs/TIME-WORKLOAD-SYSTEM-HASH)")
     p.add_argument("--force", action="store_true", help="replace an existing run folder")
     p.add_argument("--no-save", action="store_true", help="write no run folder")
-    p.add_argument(
-        "--gap", type=float, default=0.0, help="relative gap at which a program may stop (default 0)"
-    )
+    p.add_argument("--gap", type=float, default=0.0, help="relative gap at which a program may stop (default 0)")
     p.add_argument(
         "--certify-all",
         action="store_true",
         help="prove the sharding of every plan, not only of the winner (slower)",
     )
-    p.add_argument(
-        "--time-limit", type=float, metavar="S", help="seconds after which the best plan so far is returned"
-    )
+    p.add_argument("--time-limit", type=float, metavar="S", help="seconds after which the best plan so far is returned")
     p.add_argument("--quiet", "-q", action="store_true", help="no progress on stderr")
     _add_common(p, _optimize)
 

@@ -101,19 +101,11 @@ DIMENSIONS: dict[str, _Dimension] = {
         ("FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s", "EFLOP/s"),
     ),
     "power": _Dimension((0, 0, 0, 1, 0), "power", "700 W", ("mW", "W", "kW", "MW", "GW")),
-    "energy": _Dimension(
-        (0, 1, 0, 1, 0), "energy", "3.6 MJ", ("pJ", "nJ", "uJ", "mJ", "J", "kJ", "MJ", "GJ", "TJ")
-    ),
+    "energy": _Dimension((0, 1, 0, 1, 0), "energy", "3.6 MJ", ("pJ", "nJ", "uJ", "mJ", "J", "kJ", "MJ", "GJ", "TJ")),
     "money": _Dimension((0, 0, 0, 0, 1), "price", "33000 USD", ("USD", "MUSD", "GUSD")),
-    "energy_per_byte": _Dimension(
-        (-1, 1, 0, 1, 0), "energy per byte", "7 pJ/bit", ("pJ/B", "nJ/B", "uJ/B", "J/B")
-    ),
-    "money_per_bandwidth": _Dimension(
-        (-1, 1, 0, 0, 1), "price of bandwidth", "1 USD per GB/s", ("USD per GB/s",)
-    ),
-    "power_per_bandwidth": _Dimension(
-        (-1, 1, 0, 1, 0), "power of bandwidth", "0.052 W per GB/s", ("W per GB/s",)
-    ),
+    "energy_per_byte": _Dimension((-1, 1, 0, 1, 0), "energy per byte", "7 pJ/bit", ("pJ/B", "nJ/B", "uJ/B", "J/B")),
+    "money_per_bandwidth": _Dimension((-1, 1, 0, 0, 1), "price of bandwidth", "1 USD per GB/s", ("USD per GB/s",)),
+    "power_per_bandwidth": _Dimension((-1, 1, 0, 1, 0), "power of bandwidth", "0.052 W per GB/s", ("W per GB/s",)),
     "money_per_energy": _Dimension((0, -1, 0, -1, 1), "price of energy", "0.12 USD/kWh", ("USD/kWh",)),
 }
 

@@ -14,9 +14,7 @@ from dfmodel.units import format_quantity
 from dfmodel.workloads.graph import PARAMETER_ROLES, Block, Kernel, Strategy
 
 
-def build_sharding_problem(
-    block: Block, context: Context, pinned: Mapping[str, str] | None = None
-) -> ShardingProblem:
+def build_sharding_problem(block: Block, context: Context, pinned: Mapping[str, str] | None = None) -> ShardingProblem:
     """The sharding problem of `block` in `context`.
 
     On a kernel-by-kernel chip a kernel's cost is all its seconds, so that the optimum is the block's; on a
@@ -66,9 +64,7 @@ def _moved_alone(block: Block, kernel: Kernel, strategy: Strategy, context: Cont
     return moved + sum(read.values())
 
 
-def build_partition_problem(
-    evaluator: BlockEvaluator, pinned: Mapping[str, int] | None = None
-) -> PartitionProblem:
+def build_partition_problem(evaluator: BlockEvaluator, pinned: Mapping[str, int] | None = None) -> PartitionProblem:
     """The partitioning problem of a sharded block: prices per kernel and tensor, structure left to the solver."""
     block, context = evaluator.block, evaluator.context
     order = block.topological_order
@@ -94,6 +90,7 @@ def build_partition_problem(
         maximum=choices.maximum,
         count=choices.count,
         halves=choices.halves,
+        mixed_phases=choices.mixed_phases,
         reconfiguration_s=context.start_s,
         pinned=tuple((index[k], p) for k, p in (pinned or {}).items()),
     )
@@ -115,11 +112,7 @@ def _tensor_uses(evaluator: BlockEvaluator, index: Mapping[str, int]) -> list[Te
             by_layout.setdefault(layout, []).append(c)
         if not by_layout:
             by_layout[evaluator.gives[name]] = []
-        written = (
-            0.0
-            if producer is None
-            else evaluator.padded(name, evaluator.held_bytes(name, evaluator.gives[name]))
-        )
+        written = 0.0 if producer is None else evaluator.padded(name, evaluator.held_bytes(name, evaluator.gives[name]))
         several = len(by_layout) > 1 and producer is not None
         if several:
             found.append(_use(evaluator, index, name, consumers, 0.0, written, 0.0, leaves))

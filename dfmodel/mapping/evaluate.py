@@ -102,9 +102,7 @@ class BlockEvaluation:
         return self.seconds("forward") if len({p.phase for p in self.partitions}) > 1 else 0.0
 
 
-def exposed(
-    compute_s: float, memory_s: float, network_s: float, seconds: float
-) -> tuple[float, float, float]:
+def exposed(compute_s: float, memory_s: float, network_s: float, seconds: float) -> tuple[float, float, float]:
     """Split `seconds` into compute, memory and network without counting hidden time: compute in full, of the
     network what compute does not hide, of memory the rest. They sum to `seconds` under every overlap rule.
     """
@@ -186,19 +184,17 @@ class BlockEvaluator:
     def _partition(self, kernels: list[Kernel], crossing: bool = True) -> PartitionEvaluation:
         names = {k.name for k in kernels}
         phases = {k.phase for k in kernels}
-        if len(phases) > 1:
+        if len(phases) > 1 and not self.context.assumptions.partitions.mixed_phases:
             raise MismatchError(f"a partition holds forward and backward kernels: {', '.join(sorted(names))}")
         context = self.context
         compute = sum(self.compute_s(k) for k in kernels)
         network = sum(self.network_s(k.name) for k in kernels)
         moved = sum(self.fixed_traffic(k) for k in kernels) + (self._traffic(names) if crossing else 0.0)
-        if context.dataflow:
-            memory = moved / context.timer.memory_bytes_per_s
-        else:
-            memory = context.timer.memory_s(moved)
+        timer = context.timer
+        memory = moved / timer.memory_bytes_per_s if context.dataflow else timer.memory_s(moved)
         return PartitionEvaluation(
             tuple(k.name for k in kernels),
-            phases.pop(),
+            phases.pop() if len(phases) == 1 else "mixed",
             compute,
             memory,
             network,
@@ -315,9 +311,7 @@ class BlockEvaluator:
         if self.context.assumptions.traffic.weights:
             moved += self.weight_bytes(kernel)
         split = self.strategies[kernel.name].split
-        share = (
-            1.0 if split is None else math.ceil(kernel.dims[split] / self.context.chips) / kernel.dims[split]
-        )
+        share = 1.0 if split is None else math.ceil(kernel.dims[split] / self.context.chips) / kernel.dims[split]
         for operand in kernel.inputs:
             tensor = self.block.tensors[operand.tensor]
             if tensor.role == "table":
@@ -401,14 +395,10 @@ class BlockEvaluator:
                     used += tile * (sum(depths) + p.boundary_buffers * crossing)
                     continue
                 here = [
-                    d
-                    for c, d in zip(inside, depths, strict=False)
-                    if self.needs[c, tensor] == layout or self.stated
+                    d for c, d in zip(inside, depths, strict=False) if self.needs[c, tensor] == layout or self.stated
                 ]
                 away = made_here and any(self.needs[c, tensor] == layout or self.stated for c in outside)
-                buffers = max(
-                    [*here, p.boundary_buffers if away or leaves or not made_here else 0], default=0
-                )
+                buffers = max([*here, p.boundary_buffers if away or leaves or not made_here else 0], default=0)
                 used += tile * buffers
         return used
 

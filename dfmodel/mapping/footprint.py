@@ -21,9 +21,7 @@ def saved_bytes(evaluator: BlockEvaluator, recompute: str) -> float:
     """
     block = evaluator.block
     if recompute == "full":
-        kept = [
-            t for t in block.inputs if any(block.by_name[c].phase == "forward" for c in block.consumers[t])
-        ]
+        kept = [t for t in block.inputs if any(block.by_name[c].phase == "forward" for c in block.consumers[t])]
     else:
         kept = list(saved_for_backward(block))
     return sum(_held(evaluator, t) for t in kept)

@@ -45,9 +45,7 @@ class KernelTimer:
     def memory_bytes_per_s(self) -> float:
         """Sustained bandwidth of the first memory tier for large transfers."""
         peak = self.chip.memories[0].bytes_per_s
-        return peak * (
-            self.chip.efficiency.memory_max if self.assumptions.compute.model == "efficiency" else 1.0
-        )
+        return peak * (self.chip.efficiency.memory_max if self.assumptions.compute.model == "efficiency" else 1.0)
 
     @property
     def launch_s(self) -> float:

@@ -85,9 +85,7 @@ def map_block(
     assert result.objective is not None
     check_against(f"partitioning of block '{block.name}'", result.objective / MS, evaluation.seconds())
     share = 1.0 if result.bound is None or result.proven else result.bound / result.objective
-    return MappedBlock(
-        evaluator, evaluation, share, [describe_solve("partitioning", block.name, result, 1 / MS)]
-    )
+    return MappedBlock(evaluator, evaluation, share, [describe_solve("partitioning", block.name, result, 1 / MS)])
 
 
 def describe_solve(level: str, block: str, result: SolveResult, to_objective: float) -> dict[str, Any]:

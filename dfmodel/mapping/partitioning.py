@@ -6,7 +6,7 @@
 | Z[k, p] | kernel k is in one of partitions 0..p (an expression) | |
 | backward[p] | partition p holds backward kernels | binary |
 | used[p] | partition p is not empty | [0, 1], continuous |
-| stored[t, j, p], loaded[t, j, p], inside[t, j, p] | tensor t leaves, enters, stays (j: consumer; 0 when traffic is per tensor) | [0, 1], continuous |
+| stored[t,j,p], loaded[t,j,p], inside[t,j,p] | tensor t leaves, enters, stays (j: 0 per tensor) | [0, 1], continuous |
 | held[t, p] | MB of SRAM the tensor takes (traffic per tensor) | >= 0 |
 | T[p], C[p], M[p], N[p] | ms of the partition, and by resource (expressions) | >= 0 |
 
@@ -49,11 +49,12 @@ def add_precedence(m: pyo.ConcreteModel, p: PartitionProblem) -> None:
 
 
 def add_phases(m: pyo.ConcreteModel, p: PartitionProblem) -> None:
-    """A[k, q] <= 1 - backward[q] for forward and <= backward[q] for backward kernels; backward[q] <= backward[q+1].
+    """A[k, q] <= 1 - backward[q] for forward, <= backward[q] for backward kernels; backward[q] <= backward[q+1].
 
-    With halves, backward[q] is fixed to 0 in the first and to 1 in the second half (an odd middle is free).
+    Nothing where phases may mix. With halves, backward[q] is fixed to 0 in the first and to 1 in the second
+    half (an odd middle is free).
     """
-    if len(set(p.phase)) < 2:
+    if len(set(p.phase)) < 2 or p.mixed_phases:
         return
     count = partitions_of(p)
     m.backward = pyo.Var(range(count), domain=pyo.Binary)
@@ -160,11 +161,7 @@ def _edge_buffers(m: pyo.ConcreteModel, p: PartitionProblem, t: int, q: int) -> 
     use, tile = p.tensors[t], p.tensors[t].tile_bytes * MB
     keys = [(t, j, q) for j in range(len(use.consumers) + 1)]
     crossing = sum(variable[key] for variable in (m.stored, m.loaded) for key in keys if key in variable)
-    inside = (
-        sum(depth * m.inside[t, j, q] for j, depth in enumerate(use.depths))
-        if use.producer is not None
-        else 0
-    )
+    inside = sum(depth * m.inside[t, j, q] for j, depth in enumerate(use.depths)) if use.producer is not None else 0
     return tile * (p.boundary_buffers * crossing + inside)
 
 
@@ -253,8 +250,7 @@ def assignment_model(p: PartitionProblem) -> pyo.ConcreteModel:
     for add in CONSTRAINTS:
         add(m, p)
     m.objective = pyo.Objective(
-        expr=sum(m.T.values())
-        + (p.reconfiguration_s * MS * sum(m.used.values()) if p.reconfiguration_s else 0.0)
+        expr=sum(m.T.values()) + (p.reconfiguration_s * MS * sum(m.used.values()) if p.reconfiguration_s else 0.0)
     )
     return m
 

@@ -30,16 +30,12 @@ class Iteration:
     bubble_share: float
 
 
-def iteration(
-    workload: Workload, plan: Plan, context: Context, blocks: Sequence[BlockEvaluation]
-) -> Iteration:
+def iteration(workload: Workload, plan: Plan, context: Context, blocks: Sequence[BlockEvaluation]) -> Iteration:
     """The iteration under the model the assumptions name."""
     return _MODELS[context.assumptions.iteration.model](workload, plan, context, blocks)
 
 
-def one_f_one_b(
-    workload: Workload, plan: Plan, context: Context, blocks: Sequence[BlockEvaluation]
-) -> Iteration:
+def one_f_one_b(workload: Workload, plan: Plan, context: Context, blocks: Sequence[BlockEvaluation]) -> Iteration:
     """1F1B: sum_i t_i + (m - 1) max_i t_i over stages, then the data-parallel all-reduce of fp32 gradients and the
     optimizer step, neither overlapped (Narayanan et al., SC'21; the sum form is the pipeline objective of Alpa,
     arXiv 2201.12023). Every stage but the last sends activations forward, every one but the first gradients back,
@@ -56,9 +52,7 @@ def one_f_one_b(
     bubble = sum(totals) + (m - 1) * totals[slowest] - m * totals[slowest]
     breakdown = {**steady, "pipeline bubble": bubble}
     if workload.training:
-        breakdown["data-parallel all-reduce"], breakdown["optimizer"] = _update_s(
-            plan, context, blocks, counts
-        )
+        breakdown["data-parallel all-reduce"], breakdown["optimizer"] = _update_s(plan, context, blocks, counts)
     total = sum(breakdown.values())
     return Iteration(total, breakdown, tuple(tuple(c) for c in counts), slowest, bubble / total)
 
@@ -95,9 +89,7 @@ def _stage(
     return parts
 
 
-def _boundary_send_s(
-    workload: Workload, plan: Plan, context: Context, blocks: Sequence[BlockEvaluation]
-) -> float:
+def _boundary_send_s(workload: Workload, plan: Plan, context: Context, blocks: Sequence[BlockEvaluation]) -> float:
     """Seconds to send one micro-batch's activations across a stage border (one direction), unoverlapped."""
     if plan.degree("pipeline") == 1:
         return 0.0
@@ -125,9 +117,7 @@ def _update_s(
     return reduce_s, context.timer.memory_s(parameters * OPTIMIZER_BYTES_PER_PARAMETER)
 
 
-def amortised(
-    workload: Workload, plan: Plan, context: Context, blocks: Sequence[BlockEvaluation]
-) -> Iteration:
+def amortised(workload: Workload, plan: Plan, context: Context, blocks: Sequence[BlockEvaluation]) -> Iteration:
     """The original's iteration (DFModel artifact, src/intra_chip.py): with layers per stage l, micro-batches m and
     v = max(l - 1, 1), T * (1 + (PP - 1) / (m v)) * l * batch / DP + point-to-point of the activations (and their
     gradients) of every layer once per batch, divided by the number of copies of the job.

@@ -83,13 +83,9 @@ def plan_request(settings: Mapping[str, Any]) -> PlanRequest:
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             problems.append(f"plan.{key}: must be a whole number of at least 1, got {value!r}")
     if settings.get("recompute") not in (None, *RECOMPUTE):
-        problems.append(
-            f"plan.recompute: must be one of {', '.join(RECOMPUTE)}, got {settings['recompute']!r}"
-        )
+        problems.append(f"plan.recompute: must be one of {', '.join(RECOMPUTE)}, got {settings['recompute']!r}")
     if settings.get("sequence_sharding") not in (None, True, False):
-        problems.append(
-            f"plan.sequence_sharding: must be true or false, got {settings['sequence_sharding']!r}"
-        )
+        problems.append(f"plan.sequence_sharding: must be true or false, got {settings['sequence_sharding']!r}")
     for key in ("placement", "sharding", "partition"):
         if settings.get(key) is not None and not isinstance(settings[key], Mapping):
             problems.append(f"plan.{key}: must be a mapping, got {settings[key]!r}")
@@ -113,7 +109,7 @@ def candidate_plans(workload: Workload, system: System, request: PlanRequest) ->
     """
     layers = workload.layers
     found = False
-    table = [f for f in _factors(system, request)]
+    table = list(_factors(system, request))
     if not table:
         raise InputError(
             f"plan: no split of {_sizes(system)} chips gives {_asked(request)}; "
@@ -155,9 +151,7 @@ def _factors(system: System, request: PlanRequest) -> Iterator[tuple[tuple[int, 
     for degree, by_dimension in placed.items():
         for dimension in by_dimension:
             if dimension not in names:
-                raise InputError(
-                    f"plan.placement.{degree}: no dimension '{dimension}'{did_you_mean(dimension, names)}"
-                )
+                raise InputError(f"plan.placement.{degree}: no dimension '{dimension}'{did_you_mean(dimension, names)}")
     for row in factorizations(system.dimensions, DEGREES).tolist():
         if any(w is not None and _product(f) != w for w, f in zip(wanted, row, strict=True)):
             continue
@@ -187,9 +181,7 @@ def _sequence_choices(workload: Workload, tensor: int, request: PlanRequest) -> 
         return [request.sequence_sharding]
     if tensor == 1 or not _has_batch(workload):
         return [False]
-    lengths = {
-        x.dims["token"] for block, _ in workload.blocks for x in block.tensors.values() if "token" in x.dims
-    }
+    lengths = {x.dims["token"] for block, _ in workload.blocks for x in block.tensors.values() if "token" in x.dims}
     return [False, True] if lengths and all(n >= tensor for n in lengths) else [False]
 
 

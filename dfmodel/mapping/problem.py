@@ -44,7 +44,7 @@ class PartitionProblem:
     `compute_s` additive compute seconds, `network_s` seconds of the collectives charged to the kernel's
     partition, `memory_bytes` traffic independent of the partitioning (streamed weights, caches),
     `weight_bytes` resident in SRAM while the kernel's partition runs. `phase` is 0 for forward and 1 for
-    backward kernels, which never share a partition.
+    backward kernels, which never share a partition unless `mixed_phases`.
 
     A tensor inside a partition takes depth * tile_bytes of SRAM (largest depth over its consumers there
     when traffic is per tensor, each consumer's own when per edge); one that enters or leaves takes
@@ -69,6 +69,7 @@ class PartitionProblem:
     maximum: int
     count: int | None = None
     halves: bool = False
+    mixed_phases: bool = False
     reconfiguration_s: float = 0.0
     #: Kernel index -> partition index that a user fixes.
     pinned: tuple[tuple[int, int], ...] = ()
@@ -77,9 +78,7 @@ class PartitionProblem:
     def edges(self) -> tuple[tuple[int, int], ...]:
         """(producer, consumer) pairs, each once."""
         return tuple(
-            dict.fromkeys(
-                (t.producer, c) for t in self.tensors if t.producer is not None for c in t.consumers
-            )
+            dict.fromkeys((t.producer, c) for t in self.tensors if t.producer is not None for c in t.consumers)
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -96,5 +97,16 @@ class Result:
     alternatives: tuple[Mapping[str, Any], ...] = field(default=())
 
     def to_dict(self) -> dict[str, Any]:
-        """The object `--json` prints and result.json holds."""
-        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
+        """The object `--json` prints and result.json holds; an unlimited quantity is null."""
+        plain: dict[str, Any] = _without_infinities({"schema_version": SCHEMA_VERSION, **asdict(self)})
+        return plain
+
+
+def _without_infinities(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {k: _without_infinities(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_infinities(v) for v in value]
+    return value

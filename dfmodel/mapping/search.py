@@ -237,9 +237,7 @@ class Search:
         scale = sharding.objective / result.objective if result.objective else 1.0
         return sharding, describe_solve("sharding", block.name, result, scale)
 
-    def _fullest_stage(
-        self, plan: Plan, mapped: tuple[MappedBlock, ...], steps: Iteration
-    ) -> dict[str, float]:
+    def _fullest_stage(self, plan: Plan, mapped: tuple[MappedBlock, ...], steps: Iteration) -> dict[str, float]:
         """Bytes by category of the stage that holds most."""
         choices = self.assumptions.memory
         evaluations = [m.evaluation for m in mapped]
@@ -332,9 +330,7 @@ class Search:
         """A lower bound of a mapped block's seconds over all shardings, as a share of its seconds."""
         if key not in self._floors:
             mapped = self._mapped_block(key)
-            problem = build_sharding_problem(
-                mapped.evaluator.block, mapped.evaluator.context, self._pins(key)
-            )
+            problem = build_sharding_problem(mapped.evaluator.block, mapped.evaluator.context, self._pins(key))
             floor = sum(min(o.cost for o in options) for options in problem.options.values())
             self._floors[key] = min(1.0, floor / mapped.evaluation.seconds())
         return self._floors[key]
@@ -365,9 +361,7 @@ class Search:
     def _why_nothing(self, refused: list[InfeasibleError]) -> InfeasibleError | LimitError:
         if self.shortfalls:
             shortfall, plan, memory = min(self.shortfalls, key=lambda s: s[0])
-            shown = ", ".join(
-                f"{name} {format_quantity(size, 'bytes')}" for name, size in memory.items() if size
-            )
+            shown = ", ".join(f"{name} {format_quantity(size, 'bytes')}" for name, size in memory.items() if size)
             tier = self.system.chip.memories[0].name
             return InfeasibleError(
                 f"{self.workload.title} fits no plan on {self.system.chips} chips: the best one (tensor "
@@ -378,9 +372,7 @@ class Search:
             )
         if refused:
             return refused[0]
-        return InfeasibleError(
-            f"{self.workload.title}: no tensor degree of the allowed plans can divide every kernel"
-        )
+        return InfeasibleError(f"{self.workload.title}: no tensor degree of the allowed plans can divide every kernel")
 
 
 def strategies_of(sharding: Sharding) -> dict[str, Strategy]:

@@ -162,9 +162,7 @@ def _replicates_weight(block: Block, kernel: Kernel, strategy: Strategy) -> bool
     """Whether a matrix weight (or the gradient of one) is whole on every chip under `strategy`."""
     if kernel.unit != "matrix":
         return False
-    for operand, layout in zip(
-        (*kernel.inputs, *kernel.outputs), (*strategy.needs, *strategy.gives), strict=True
-    ):
+    for operand, layout in zip((*kernel.inputs, *kernel.outputs), (*strategy.needs, *strategy.gives), strict=True):
         tensor = block.tensors[operand.tensor]
         if tensor.role in ("weight", "gradient") and len(tensor.dims) > 1 and layout in (REPLICATED, PARTIAL):
             return True
@@ -188,8 +186,7 @@ def sharding_problem(
     for kernel in block.kernels:
         legal = strategies(block, kernel, chips, rules)
         options[kernel.name] = tuple(
-            _option(kernel, s, _node_cost(block, kernel, s, chips, kernel_cost, collective, objective))
-            for s in legal
+            _option(kernel, s, _node_cost(block, kernel, s, chips, kernel_cost, collective, objective)) for s in legal
         )
     flows = list(_flows(block))
     _add_boundary(block, rules, options, flows)
@@ -219,9 +216,7 @@ def _node_cost(
     reduced = sum(block.tensors[o.tensor].bytes for o in kernel.outputs) if strategy.reduce_outputs else 0.0
     if objective == "bytes":
         return reduced
-    return kernel_cost(kernel, strategy) + (
-        collective("all_reduce", reduced) if reduced and chips > 1 else 0.0
-    )
+    return kernel_cost(kernel, strategy) + (collective("all_reduce", reduced) if reduced and chips > 1 else 0.0)
 
 
 def _flows(block: Block) -> list[Flow]:
@@ -298,17 +293,12 @@ def _add_homes(
         if not readers or any(block.by_name[r].strategies is not None for r in readers):
             continue
         layouts = [REPLICATED] + [d for d, n in tensor.dims.items() if n >= chips > 1]
-        usable = [
-            a
-            for a in layouts
-            if all(any(o.needs[weight] == a for o in options[reader]) for reader in readers)
-        ]
+        usable = [a for a in layouts if all(any(o.needs[weight] == a for o in options[reader]) for reader in readers)]
         gradient = gradient_name(weight)
         has_gradient = gradient in block.producer
         home = f"home {weight}"
         options[home] = tuple(
-            Option(Strategy(a, None, (), ()), 0.0, {gradient: a} if has_gradient else {}, {weight: a})
-            for a in usable
+            Option(Strategy(a, None, (), ()), 0.0, {gradient: a} if has_gradient else {}, {weight: a}) for a in usable
         )
         for reader in readers:
             flows.append(Flow(weight, home, (reader,), "home"))
@@ -370,9 +360,7 @@ def _conversions(
                     elif objective == "bytes":
                         found[key] = block.tensors[flow.tensor].bytes
                     else:
-                        found[key] = collective(
-                            operation, conversion_bytes(block, flow.tensor, operation, chips)
-                        )
+                        found[key] = collective(operation, conversion_bytes(block, flow.tensor, operation, chips))
     return found
 
 

@@ -22,9 +22,7 @@ from dfmodel.mapping.solver import SolveResult, solve
 
 def add_choice(m: pyo.ConcreteModel, p: ShardingProblem) -> None:
     """sum_o x[n, o] = 1 for every node n."""
-    m.x = pyo.Var(
-        [(n, o) for n, options in p.options.items() for o in range(len(options))], domain=pyo.Binary
-    )
+    m.x = pyo.Var([(n, o) for n, options in p.options.items() for o in range(len(options))], domain=pyo.Binary)
 
     def rule(m: pyo.ConcreteModel, n: str) -> pyo.Expression:
         return sum(m.x[n, o] for o in range(len(p.options[n]))) == 1
@@ -74,11 +72,7 @@ def add_shared_conversions(m: pyo.ConcreteModel, p: ShardingProblem) -> None:
 
 def add_objective(m: pyo.ConcreteModel, p: ShardingProblem, scale: float) -> None:
     """Minimise the nodes' own costs plus conversions, paid once per (flow, layout) or, unshared, per consumer."""
-    own = sum(
-        option.cost * scale * m.x[n, o]
-        for n, options in p.options.items()
-        for o, option in enumerate(options)
-    )
+    own = sum(option.cost * scale * m.x[n, o] for n, options in p.options.items() for o, option in enumerate(options))
     moved = 0.0
     for f, c, a, b in m.y:
         cost = p.conversion[(p.flows[f].tensor, a, b)] * scale

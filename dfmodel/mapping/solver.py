@@ -164,22 +164,15 @@ def _highs_lp(
     lp.sense_ = highspy.ObjSense.kMinimize if minimise else highspy.ObjSense.kMaximize
     fixed = [v.value if v.fixed else None for v in variables]
     lp.col_lower_ = np.array(
-        [
-            f if f is not None else (-math.inf if v.lb is None else v.lb)
-            for v, f in zip(variables, fixed, strict=True)
-        ],
+        [f if f is not None else (-math.inf if v.lb is None else v.lb) for v, f in zip(variables, fixed, strict=True)],
         dtype=float,
     )
     lp.col_upper_ = np.array(
-        [
-            f if f is not None else (math.inf if v.ub is None else v.ub)
-            for v, f in zip(variables, fixed, strict=True)
-        ],
+        [f if f is not None else (math.inf if v.ub is None else v.ub) for v, f in zip(variables, fixed, strict=True)],
         dtype=float,
     )
     lp.integrality_ = [
-        highspy.HighsVarType.kContinuous if v.is_continuous() else highspy.HighsVarType.kInteger
-        for v in variables
+        highspy.HighsVarType.kContinuous if v.is_continuous() else highspy.HighsVarType.kInteger for v in variables
     ]
     lp.row_lower_ = np.array(row_lower, dtype=float)
     lp.row_upper_ = np.array(row_upper, dtype=float)
@@ -196,9 +189,7 @@ def _highs_lp(
 def _check_range(lp: highspy.HighsLp, name: str) -> None:
     sizes = np.abs(np.asarray(lp.a_matrix_.value_))
     sizes = sizes[sizes > 0]
-    if sizes.size and (
-        not np.all(np.isfinite(sizes)) or sizes.max() / sizes.min() > LARGEST_COEFFICIENT_RANGE
-    ):
+    if sizes.size and (not np.all(np.isfinite(sizes)) or sizes.max() / sizes.min() > LARGEST_COEFFICIENT_RANGE):
         raise SolverError(
             f"model '{name}' has coefficients from {sizes.min():.3g} to {sizes.max():.3g}; a range above "
             f"{LARGEST_COEFFICIENT_RANGE:.0e} cannot be solved reliably: check the units of the inputs"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,11 +43,9 @@ def time_breakdown(result: Result) -> Figure:
     parts = [(name, s) for name, s in result.breakdown_s.items() if s > 0]
     figure, axes = _figure(8, 0.5 * len(parts) + 1.6)
     total = sum(s for _, s in parts)
-    for i, (name, seconds) in enumerate(parts):
+    for i, (_, seconds) in enumerate(parts):
         axes.barh(i, seconds, color=COLOURS[i % len(COLOURS)], edgecolor="black", linewidth=0.6)
-        axes.annotate(
-            f" {format_quantity(seconds, 'time')} ({100 * seconds / total:.1f} %)", (seconds, i), va="center"
-        )
+        axes.annotate(f" {format_quantity(seconds, 'time')} ({100 * seconds / total:.1f} %)", (seconds, i), va="center")
     axes.set_yticks(range(len(parts)), [name for name, _ in parts])
     axes.invert_yaxis()
     axes.set_xlim(0, 1.28 * max(s for _, s in parts))
@@ -123,7 +122,7 @@ def memory_occupancy(result: Result) -> Figure:
         )
         left += size / 2**30
     capacity = result.memory_capacity_bytes / 2**30
-    if capacity < 1e6:
+    if math.isfinite(capacity):
         axes.axvline(capacity, color="black", linewidth=2, label=f"capacity {capacity:.4g} GiB")
         axes.set_xlim(0, 1.05 * max(capacity, left))
     axes.set_yticks([])
@@ -140,9 +139,7 @@ def dataflow_graph(result: Result) -> Figure:
     place = _layout([k.kernel for k in kernels], edges)
     dataflow = result.system["execution"] == "dataflow"
     bounds = {name: p.bound_by for p in result.partitions if p.block == block for name in p.kernels}
-    label = {
-        k.kernel: f"partition {k.partition}" if dataflow else f"bound by {bounds[k.kernel]}" for k in kernels
-    }
+    label = {k.kernel: f"partition {k.partition}" if dataflow else f"bound by {bounds[k.kernel]}" for k in kernels}
     groups = sorted(set(label.values()), key=lambda g: (len(g), g))
     columns = 1 + max(x for x, _ in place.values())
     rows = 1 + max(y for _, y in place.values())
@@ -179,21 +176,19 @@ def dataflow_graph(result: Result) -> Figure:
                 "linewidth": 1.4 if k.unit == "matrix" else 0.8,
             },
         )
-    for i, group in enumerate(groups):
+    for i, name in enumerate(groups):
         axes.scatter(
             [],
             [],
             marker="s",
             color=_pale(COLOURS[i % len(COLOURS)]),
             edgecolor=COLOURS[i % len(COLOURS)],
-            label=group,
+            label=name,
         )
     axes.set_xlim(-0.8, rows - 0.2)
     axes.set_ylim(-columns + 0.2, 0.8)
     axes.set_axis_off()
-    axes.legend(
-        loc="upper right", fontsize=8, title="round boxes: matrix units; square: vector", title_fontsize=7
-    )
+    axes.legend(loc="upper right", fontsize=8, title="round boxes: matrix units; square: vector", title_fontsize=7)
     axes.set_title(f"Block '{block}', one micro-batch, data flows downwards", fontsize=10)
     return figure
 

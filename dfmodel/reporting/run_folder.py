@@ -49,9 +49,7 @@ def write_run(
             shutil.rmtree(target) if target.is_dir() else target.unlink()
         scratch.rename(target)
     except OSError as error:
-        raise InputError(
-            f"{target}: could not be written ({error.strerror}); nothing was left there"
-        ) from error
+        raise InputError(f"{target}: could not be written ({error.strerror}); nothing was left there") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return target

@@ -57,9 +57,7 @@ def render(result: Result) -> str:
 def _headline(result: Result) -> str:
     bound = "none" if result.bound is None else format_quantity(result.bound, "time", 6)
     gap = "" if result.gap is None else f", gap {100 * result.gap:.4g} %"
-    return (
-        f"{result.status}: {format_quantity(result.objective, 'time', 6)} per iteration (bound {bound}{gap})"
-    )
+    return f"{result.status}: {format_quantity(result.objective, 'time', 6)} per iteration (bound {bound}{gap})"
 
 
 def _section(title: str, body: str) -> str:
@@ -111,20 +109,22 @@ def _money(name: str, figures: Mapping[str, Any], dimension: str) -> list[tuple[
 
 
 def _breakdown(result: Result) -> str:
+    total = result.metrics["iteration_s"] or 1.0
     return _pairs(
-        (row.category, f"{format_quantity(row.seconds, 'time'):>12}  {row.percent:6.2f} %")
-        for row in breakdown_frame(result).itertuples()
-        if row.seconds
+        (name, f"{format_quantity(seconds, 'time'):>12}  {100 * seconds / total:6.2f} %")
+        for name, seconds in result.breakdown_s.items()
+        if seconds
     )
 
 
 def _memory(result: Result) -> str:
+    capacity = result.memory_capacity_bytes
     rows = [
-        (row.category, f"{format_quantity(row.bytes, 'bytes'):>12}  {row.percent_of_capacity:6.2f} %")
-        for row in memory_frame(result).itertuples()
-        if row.bytes
+        (name, f"{format_quantity(size, 'bytes'):>12}  {100 * size / capacity:6.2f} %")
+        for name, size in result.memory_bytes.items()
+        if size
     ]
-    return _pairs([*rows, ("capacity", f"{format_quantity(result.memory_capacity_bytes, 'bytes'):>12}")])
+    return _pairs([*rows, ("capacity", f"{format_quantity(capacity, 'bytes'):>12}")])
 
 
 def _main_block(result: Result) -> str:

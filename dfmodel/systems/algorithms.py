@@ -126,9 +126,7 @@ def costs(fabric: Fabric, op: str) -> Mapping[str, Cost]:
     if fabric.shape == "torus":
         return _torus(fabric, op)
     table = _TABLES[fabric.shape](fabric).get(op, {})
-    return {
-        name: Cost(steps * fabric.step_s, load / fabric.bytes_per_s) for name, (steps, load) in table.items()
-    }
+    return {name: Cost(steps * fabric.step_s, load / fabric.bytes_per_s) for name, (steps, load) in table.items()}
 
 
 _Table = dict[str, dict[str, tuple[int, float]]]

@@ -147,9 +147,7 @@ def _named(kind: str, name: str, dirs: Dirs, folder: Path | None = None, where: 
     data = load_yaml(path)
     stated = data.get("name", path.stem)
     if stated != path.stem:
-        raise InputError(
-            f"{path}: name: '{stated}' differs from the file's name '{path.stem}'; make them equal"
-        )
+        raise InputError(f"{path}: name: '{stated}' differs from the file's name '{path.stem}'; make them equal")
     return _Entry(path.stem, data, str(path), path.parent, dirs)
 
 
@@ -218,9 +216,7 @@ def _efficiency(entry: _Entry) -> Efficiency:
     )
 
 
-def _chip(
-    entry: _Entry, memories: tuple[Memory, ...] | None = None, efficiency: Efficiency | None = None
-) -> Chip:
+def _chip(entry: _Entry, memories: tuple[Memory, ...] | None = None, efficiency: Efficiency | None = None) -> Chip:
     """`memories` and `efficiency` replace those of the chip's file."""
     problems = _Problems()
     spec = problems.attempt(validated, ChipFile, entry.data, entry.where)
@@ -304,9 +300,7 @@ def _override(data: dict[str, Any], key: str, value: Any, where: str) -> None:
     topology = data.get("topology")
     topology = [d for d in topology if isinstance(d, dict)] if isinstance(topology, list) else []
     if key == "link" and all(d.get("link") for d in topology):
-        raise InputError(
-            f"{where}: link: every dimension names its own link; set topology.0.link and so on instead"
-        )
+        raise InputError(f"{where}: link: every dimension names its own link; set topology.0.link and so on instead")
     if first in ("memory", "efficiency") and key != first and not data.get(first):
         raise InputError(f"{where}: {key}: the system names no {first} of its own; set chip.{key} instead")
     parts = key.split(".")
@@ -331,17 +325,13 @@ def _system(entry: _Entry) -> System:
         )
     chip = None
     if isinstance(data.get("chip"), str | dict):
-        chip = problems.attempt(
-            lambda: _chip(entry.resolve("chips", data["chip"], "chip"), memories, efficiency)
-        )
+        chip = problems.attempt(lambda: _chip(entry.resolve("chips", data["chip"], "chip"), memories, efficiency))
     if spec is None:
         for key, reference in _stated_links(data):
             problems.attempt(lambda r, k: _link(entry.resolve("links", r, k), 1), reference, key)
         problems.raise_any()
     assert spec is not None
-    dimensions = [
-        problems.attempt(_dimension, entry, spec, position) for position in range(len(spec.topology))
-    ]
+    dimensions = [problems.attempt(_dimension, entry, spec, position) for position in range(len(spec.topology))]
     problems.raise_any()
     assert chip is not None
     system = System(

@@ -292,9 +292,7 @@ def _schemes(op: str, group: Group, algorithm: str | None) -> tuple[_Scheme, ...
     named = tuple(s for s in (_using(scheme, algorithm) for scheme in legal) if s is not None)
     if not named and group.size > 1:
         possible = ", ".join(legal_algorithms(op, group))
-        raise InputError(
-            f"collective: algorithm: '{algorithm}' cannot do {op} on {group}; possible here: {possible}"
-        )
+        raise InputError(f"collective: algorithm: '{algorithm}' cannot do {op} on {group}; possible here: {possible}")
     return named
 
 
@@ -352,9 +350,7 @@ def _level_lists(op: str, group: Group) -> list[tuple[Fabric, ...]]:
     if op != "all_to_all":
         found += [tuple(torus_of(run) if len(run) > 1 else run[0] for run in _runs(v)) for v in (flat, split)]
     if op in _WRAPPING:
-        orders = [
-            itertools.permutations(run) if len(run) <= _MOST_REORDERED else [run] for run in _runs(split)
-        ]
+        orders = [itertools.permutations(run) if len(run) <= _MOST_REORDERED else [run] for run in _runs(split)]
         found += [tuple(itertools.chain(*choice)) for choice in itertools.product(*orders)]
     return list(dict.fromkeys(found))
 

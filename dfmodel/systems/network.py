@@ -88,9 +88,7 @@ class Dimension:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(DimensionKind):
-            raise UnknownNameError(
-                "kind of dimension", self.kind, get_args(DimensionKind), f"dimension {self.name}"
-            )
+            raise UnknownNameError("kind of dimension", self.kind, get_args(DimensionKind), f"dimension {self.name}")
         problems = [f"dimension {self.name}: {p}" for p in self._problems()]
         if problems:
             raise InputError(problems)
@@ -230,9 +228,7 @@ class Group:
         object.__setattr__(self, "parts", tuple(p for p in self.parts if p.size > 1))
         names = [p.dimension.name for p in self.parts]
         if len(set(names)) < len(names):
-            raise InputError(
-                f"group: dimension named twice in {', '.join(names)}; give each part its own dimension"
-            )
+            raise InputError(f"group: dimension named twice in {', '.join(names)}; give each part its own dimension")
 
     @property
     def size(self) -> int:
@@ -240,8 +236,7 @@ class Group:
 
     def __str__(self) -> str:
         shown = [
-            f"{p.size} of {p.dimension.name}" + (f" (stride {p.stride})" if p.stride > 1 else "")
-            for p in self.parts
+            f"{p.size} of {p.dimension.name}" + (f" (stride {p.stride})" if p.stride > 1 else "") for p in self.parts
         ]
         return " x ".join(shown) or "one chip"
 

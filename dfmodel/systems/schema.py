@@ -163,9 +163,7 @@ class ChipFile(_Sourced):
             raise ValueError("no matrix peak; give peak.matrix (per dtype) or tiles")
         twice = sorted(derived & (set(self.peak.matrix) | set(self.peak.vector)))
         if twice:
-            raise ValueError(
-                f"{', '.join(twice)} in both tiles.dtypes and peak; the tiles give the peak, remove one"
-            )
+            raise ValueError(f"{', '.join(twice)} in both tiles.dtypes and peak; the tiles give the peak, remove one")
         if not derived and not self.peak.vector:
             raise ValueError("no vector peak; give peak.vector (fp32 at least)")
         return self

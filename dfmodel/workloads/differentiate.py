@@ -51,9 +51,7 @@ def differentiate(block: Block, *, without_gradient: Collection[str] = ()) -> Di
     leave as outputs. Tensors of integer dtype, caches and those named in `without_gradient` get none.
     Raises InputError when the block already has backward kernels or kernels with explicit strategies.
     """
-    problems = [
-        f"{block.where or 'block ' + block.name}: {p}" for k in block.kernels for p in _obstacles(block, k)
-    ]
+    problems = [f"{block.where or 'block ' + block.name}: {p}" for k in block.kernels for p in _obstacles(block, k)]
     if problems:
         raise InputError(problems)
     return _Backward(block, frozenset(without_gradient)).run()
@@ -212,9 +210,7 @@ class _Backward:
 
     def _gradient_operands(self, kernel: Kernel) -> tuple[Operand, ...]:
         """dY of every output that has one, walked as the forward kernel walks the output."""
-        return tuple(
-            Operand(self.gradients[o.tensor], o.dims) for o in kernel.outputs if o.tensor in self.gradients
-        )
+        return tuple(Operand(self.gradients[o.tensor], o.dims) for o in kernel.outputs if o.tensor in self.gradients)
 
     def _einsum(self, kernel: Kernel) -> None:
         dy = self._gradient_operands(kernel)
@@ -267,9 +263,7 @@ class _Backward:
 
     def _gather(self, kernel: Kernel) -> None:
         indices = tuple(o for o in kernel.inputs if not self._is_parameter(o.tensor))
-        tables = [
-            o for o in kernel.inputs if self._is_parameter(o.tensor) and o.tensor in self.differentiable
-        ]
+        tables = [o for o in kernel.inputs if self._is_parameter(o.tensor) and o.tensor in self.differentiable]
         outputs = tuple(Operand(self._share(o.tensor, kernel), o.dims) for o in tables)
         self._append(self._vector_backward(kernel, self._gradient_operands(kernel) + indices, outputs))
 
@@ -288,9 +282,7 @@ class _Backward:
         if outputs:
             self._append(self._vector_backward(kernel, inputs, outputs))
 
-    def _vector_backward(
-        self, kernel: Kernel, inputs: tuple[Operand, ...], outputs: tuple[Operand, ...]
-    ) -> Kernel:
+    def _vector_backward(self, kernel: Kernel, inputs: tuple[Operand, ...], outputs: tuple[Operand, ...]) -> Kernel:
         flops = kernel.backward_flops_per_point
         return replace(
             kernel,

@@ -202,18 +202,13 @@ class Block:
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
         return tuple(
-            Edge(self.producer[t], c, t)
-            for t in self.tensors
-            if t in self.producer
-            for c in self.consumers[t]
+            Edge(self.producer[t], c, t) for t in self.tensors if t in self.producer for c in self.consumers[t]
         )
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
         """Activations that enter the block from outside."""
-        return tuple(
-            t for t, x in self.tensors.items() if t not in self.producer and x.role not in PARAMETER_ROLES
-        )
+        return tuple(t for t, x in self.tensors.items() if t not in self.producer and x.role not in PARAMETER_ROLES)
 
     @cached_property
     def weights(self) -> tuple[str, ...]:
@@ -257,9 +252,7 @@ class Block:
     def flops(self, unit: Unit | None = None, phases: tuple[Phase, ...] | None = None) -> float:
         """FLOP of one pass, optionally of one unit or of some phases only."""
         return sum(
-            k.flops
-            for k in self.kernels
-            if (unit is None or k.unit == unit) and (phases is None or k.phase in phases)
+            k.flops for k in self.kernels if (unit is None or k.unit == unit) and (phases is None or k.phase in phases)
         )
 
     def at_batch(self, sequences: int) -> Block:

@@ -293,9 +293,7 @@ class _Reader:
             inputs=inputs,
             outputs=outputs,
             unit=spec.unit,
-            flops_per_point=(2.0 if matrix else 1.0)
-            if spec.flops_per_point is None
-            else spec.flops_per_point,
+            flops_per_point=(2.0 if matrix else 1.0) if spec.flops_per_point is None else spec.flops_per_point,
             op=spec.op or ("einsum" if matrix else "elementwise"),
             phase=spec.phase,
             unsplittable=frozenset(spec.unsplittable),
@@ -308,8 +306,7 @@ class _Reader:
             strategies=None
             if spec.strategies is None
             else tuple(
-                Strategy(s.name, s.split, tuple(s.needs), tuple(s.gives), s.reduce_outputs)
-                for s in spec.strategies
+                Strategy(s.name, s.split, tuple(s.needs), tuple(s.gives), s.reduce_outputs) for s in spec.strategies
             ),
             added=tuple(spec.added),
             extra_bytes=spec.extra_bytes,
@@ -355,9 +352,7 @@ def _dumped_block(block: Block, repeat: int) -> dict[str, Any]:
     return {
         "name": block.name,
         "repeat": repeat,
-        "tensors": {
-            t: {"dims": dict(x.dims), "dtype": x.dtype, "role": x.role} for t, x in block.tensors.items()
-        },
+        "tensors": {t: {"dims": dict(x.dims), "dtype": x.dtype, "role": x.role} for t, x in block.tensors.items()},
         "kernels": {k.name: _dumped_kernel(k) for k in block.kernels},
         "outputs": list(block.outputs),
     }

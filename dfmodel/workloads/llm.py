@@ -69,9 +69,7 @@ class LlmModel(BaseModel):
         None, description="sequence length of training; learned positions have one row for each token of it"
     )
     tied_embeddings: bool = Field(True, description="the logits use the embedding table")
-    dropout: bool = Field(
-        False, description="dropout after embedding, softmax, attention and FFN in training"
-    )
+    dropout: bool = Field(False, description="dropout after embedding, softmax, attention and FFN in training")
     parameters: PrintedCount | None = None
     sources: tuple[str, ...] = ()
 
@@ -121,9 +119,7 @@ def load_model(name: str, dirs: Dirs = (), overrides: Mapping[str, object] | Non
     return validated(LlmModel, {**load_yaml(path), **(overrides or {})}, str(path))
 
 
-def llm_workload(
-    model: LlmModel, *, sequence: int, batch: int, training: bool = True, dtype: str = "bf16"
-) -> Workload:
+def llm_workload(model: LlmModel, *, sequence: int, batch: int, training: bool = True, dtype: str = "bf16") -> Workload:
     """Training (forward + backward) or a forward pass of `model` on `batch` sequences of `sequence` tokens.
 
     Blocks are per micro-batch of one sequence. A forward-only workload has no dropout and ends at the logits.
@@ -135,9 +131,7 @@ def llm_workload(
         if not _is_count(value)
     ]
     if dtype not in _WORKING_DTYPES:
-        problems.append(
-            f"workload.dtype: unknown number format '{dtype}'{did_you_mean(dtype, _WORKING_DTYPES)}"
-        )
+        problems.append(f"workload.dtype: unknown number format '{dtype}'{did_you_mean(dtype, _WORKING_DTYPES)}")
     if not problems and model.positions == "learned" and sequence > (model.max_sequence or 0):
         problems.append(
             f"workload.sequence: {sequence} is longer than the {model.max_sequence} learned positions of "
@@ -289,9 +283,7 @@ class _LlmGraph:
         )
         weights = self._dropout(g, "softmax_dropout", "softmax_out", square)
         g.kernel("context", {weights: square, "v_out": keys}, {"context_out": q}, "matrix", 2.0)
-        self._linear(
-            g, "projection", "context_out", q, "group rep feature hidden", HIDDEN, output="projected"
-        )
+        self._linear(g, "projection", "context_out", q, "group rep feature hidden", HIDDEN, output="projected")
 
     def _ffn(self, g: _BlockBuilder, source: str) -> None:
         inner = "batch token ffn"

@@ -168,9 +168,7 @@ def _block(graph: MatrixGraph, values: Mapping[str, Fraction], where: str) -> Bl
     problems = (
         []
         if graph.dtype in DTYPE_BYTES
-        else [
-            f"{where}: dtype: unknown number format '{graph.dtype}'{did_you_mean(graph.dtype, DTYPE_BYTES)}"
-        ]
+        else [f"{where}: dtype: unknown number format '{graph.dtype}'{did_you_mean(graph.dtype, DTYPE_BYTES)}"]
     )
     sized: dict[str, _Sized] = {}
     for name, spec in graph.kernels.items():

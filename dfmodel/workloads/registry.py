@@ -82,9 +82,7 @@ def _llm(settings: Mapping[str, object], dirs: Dirs) -> Workload:
     model = load_model(run.model, dirs, changed)
     if changed:
         shown = ", ".join(f"{k}={v}" for k, v in changed.items())
-        model = model.model_copy(
-            update={"title": f"{model.title or model.name} with {shown}", "parameters": None}
-        )
+        model = model.model_copy(update={"title": f"{model.title or model.name} with {shown}", "parameters": None})
     return llm_workload(
         model,
         sequence=run.sequence or model.default_sequence,
