@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dfmodel.assumptions import Assumptions
@@ -111,7 +111,13 @@ class Search:
             if self._late() and self.best_plans:
                 self.out_of_time = True
                 break
-            found = self._tried(self._plans[number], refused)
+            try:
+                found = self._tried(self._plans[number], refused)
+            except LimitError:
+                if not self.best_plans:
+                    raise
+                self.out_of_time = True
+                break
             if found is None:
                 continue
             self.evaluated += 1
@@ -203,7 +209,7 @@ class Search:
     def _map(self, key: Key, context: Context) -> MappedBlock:
         if key not in self._mapped:
             try:
-                mapped = map_block(self._sharded(key, context), self.settings, self.request.partition)
+                mapped = map_block(self._sharded(key, context), self._limits(), self.request.partition)
                 self.mips_solved += len(mapped.mips)
                 self._mapped[key] = mapped
             except InfeasibleError as error:
@@ -232,8 +238,9 @@ class Search:
         return self._evaluators[key]
 
     def _solve_sharding(self, block: Block, context: Context) -> tuple[Sharding, dict[str, Any]]:
-        sharding, result = solve_block_sharding(block, context, self.request.sharding, self.settings)
+        sharding, result = solve_block_sharding(block, context, self.request.sharding, self._limits())
         self.mips_solved += 1
+        self.out_of_time |= not result.proven
         scale = sharding.objective / result.objective if result.objective else 1.0
         return sharding, describe_solve("sharding", block.name, result, scale)
 
@@ -354,6 +361,12 @@ class Search:
             and a.partitions.kernel_overlap != "full"
             and a.traffic.per == "tensor"
         )
+
+    def _limits(self) -> SolverSettings:
+        """The settings with what is left of the time limit."""
+        if self.deadline is None:
+            return self.settings
+        return replace(self.settings, time_limit_s=max(0.0, self.deadline - time.perf_counter()))
 
     def _late(self) -> bool:
         return self.deadline is not None and time.perf_counter() > self.deadline

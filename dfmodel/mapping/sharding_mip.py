@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pyomo.environ as pyo
 
+from dfmodel.errors import LimitError
 from dfmodel.mapping.sharding import NoShardingError, Sharding, ShardingProblem, sharding_cost
 from dfmodel.mapping.solver import SolveResult, solve
 
@@ -113,6 +114,10 @@ def solve_sharding(
         raise NoShardingError(f"no way to divide {', '.join(empty)} over {p.chips} chips")
     m, scale = sharding_model(p)
     result = solve(m, time_limit_s=time_limit_s, log=log)
+    if not result.has_solution and result.status != "infeasible":
+        raise LimitError(
+            f"sharding of block '{p.block.name}': no solution within the time limit ({result.status}); raise --time-limit"
+        )
     if not result.has_solution:
         raise NoShardingError(f"no sharding of block '{p.block.name}' over {p.chips} chips ({result.status})")
     choice = {n: max(range(len(options)), key=lambda o: m.x[n, o].value) for n, options in p.options.items()}

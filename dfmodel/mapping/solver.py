@@ -110,7 +110,13 @@ def solve(
     if start:
         _pass_start(highs, compiled, start)
     highs.run()
+    if highs.getModelStatus() == highspy.HighsModelStatus.kNotset:
+        # HiGHS's scheduler is global to the process: another user of it may have started it with more threads
+        highs.resetGlobalScheduler(True)
+        highs.run()
     result = _read(highs, compiled, model.name, time.perf_counter() - began, build_s)
+    if result.status == "error":
+        raise SolverError(f"HiGHS could not solve the model '{model.name}' ({highs.getModelStatus()})")
     if result.has_solution:
         values = np.asarray(highs.getSolution().col_value)
         _check_point(compiled, values, model.name)
