@@ -121,7 +121,7 @@ def build_result(state: Search, best: Evaluated, proofs: list[dict[str, Any]], w
     proven = found_gap is not None and found_gap <= max(gap, 1e-9)
     workload, system = state.workload, state.system
     return Result(
-        status="optimal" if proven else "limit",
+        status="optimal" if proven else "interrupted" if state.interrupted else "limit",
         objective=objective,
         bound=bound,
         gap=found_gap,

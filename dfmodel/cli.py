@@ -168,7 +168,7 @@ def _optimize(arguments: argparse.Namespace) -> int:
             f"\nrun folder: {folder}" if not arguments.json else f"run folder: {folder}",
             file=sys.stdout if not arguments.json else sys.stderr,
         )
-    return 0 if result.status == "optimal" else 5
+    return {"optimal": 0, "interrupted": 130}.get(result.status, 5)
 
 
 def _check_limits(arguments: argparse.Namespace) -> None:

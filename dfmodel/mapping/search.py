@@ -78,6 +78,7 @@ class Search:
     settled_by_bound: int = 0
     mips_solved: int = 0
     out_of_time: bool = False
+    interrupted: bool = False
     bound: float = float("inf")
     shortfalls: list[tuple[float, Plan, dict[str, float]]] = field(default_factory=list)
     best_plans: list[Evaluated] = field(default_factory=list)
@@ -93,11 +94,20 @@ class Search:
     def run(self) -> tuple[Evaluated, list[dict[str, Any]]]:
         """The best plan, and the programs that prove its levels.
 
-        Raises InfeasibleError naming what is short by how much, LimitError where time ran out first.
+        Raises InfeasibleError naming what is short by how much. Where time runs out (LimitError) or the user
+        interrupts, the best plan so far is the answer, unproven; without one the exception goes on.
         """
         self._plans = list(candidate_plans(self.workload, self.system, self.request))
         self.counted = len(self._plans)
-        best, proofs = self._prove(self._first_best())
+        try:
+            best, proofs = self._prove(self._first_best())
+        except (LimitError, KeyboardInterrupt) as stopped:
+            if not self.best_plans:
+                raise
+            self.out_of_time = True
+            self.interrupted = isinstance(stopped, KeyboardInterrupt)
+            best = self.best_plans[0]
+            proofs = [mip for mapped in best.mapped for mip in mapped.mips]
         self.bound = min(self.bound, best.iteration.seconds * best.bound_share)
         return best, proofs
 
@@ -111,13 +121,7 @@ class Search:
             if self._late() and self.best_plans:
                 self.out_of_time = True
                 break
-            try:
-                found = self._tried(self._plans[number], refused)
-            except LimitError:
-                if not self.best_plans:
-                    raise
-                self.out_of_time = True
-                break
+            found = self._tried(self._plans[number], refused)
             if found is None:
                 continue
             self.evaluated += 1

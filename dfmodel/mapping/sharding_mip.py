@@ -116,7 +116,8 @@ def solve_sharding(
     result = solve(m, time_limit_s=time_limit_s, log=log)
     if not result.has_solution and result.status != "infeasible":
         raise LimitError(
-            f"sharding of block '{p.block.name}': no solution within the time limit ({result.status}); raise --time-limit"
+            f"sharding of block '{p.block.name}': no solution within the time limit ({result.status}); "
+            "raise --time-limit"
         )
     if not result.has_solution:
         raise NoShardingError(f"no sharding of block '{p.block.name}' over {p.chips} chips ({result.status})")
