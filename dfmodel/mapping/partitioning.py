@@ -141,7 +141,7 @@ def add_sram(m: pyo.ConcreteModel, p: PartitionProblem) -> None:
             else:
                 _hold(m, p, t, q)
                 buffers[q].append(m.held[t, q])
-    alone_mb = {k: _alone_bytes(p, k) * MB for k, n in enumerate(p.passes) if n > 1}
+    alone_mb = {k: alone_bytes(p, k) * MB for k, n in enumerate(p.passes) if n > 1}
 
     def rule(m: pyo.ConcreteModel, q: int) -> pyo.Expression:
         weights = sum(w * MB * m.A[k, q] for k, w in enumerate(p.weight_bytes) if w)
@@ -176,7 +176,7 @@ def _hold(m: pyo.ConcreteModel, p: PartitionProblem, t: int, q: int) -> None:
             m.holds.add(m.held[t, q] >= depth * tile * m.inside[t, j, q])
 
 
-def _alone_bytes(p: PartitionProblem, k: int) -> float:
+def alone_bytes(p: PartitionProblem, k: int) -> float:
     """SRAM bytes of kernel k in a partition of its own, before its passes divide them."""
     need = p.weight_bytes[k]
     for use in p.tensors:
