@@ -173,9 +173,7 @@ def bruck_gather(n: int, scale: float = 1.0) -> Program:
     rounds, distance = [], 1
     while distance < n:
         blocks = range(min(distance, n - distance))
-        rounds.append(
-            [Message(i, (i - distance) % n, ("", (i + b) % n), scale / n) for b in blocks for i in range(n)]
-        )
+        rounds.append([Message(i, (i - distance) % n, ("", (i + b) % n), scale / n) for b in blocks for i in range(n)])
         distance *= 2
     return rounds
 

@@ -1,4 +1,4 @@
-"""What a partitioning costs, written again from the definition in `mapping/problem.py`, and every partitioning there is.
+"""What a partitioning costs, written again from the definition in `mapping/problem.py`, and all there are.
 
 Nothing here is shared with the program or the evaluator: it is what both are tested against.
 """
@@ -64,9 +64,9 @@ def assignments(p: PartitionProblem, slots: int) -> Iterator[tuple[int, ...]]:
         backward = [q for q, phase in zip(a, p.phase, strict=True) if phase == 1]
         if forward and backward and not p.mixed_phases and max(forward) >= min(backward):
             continue
-        if p.halves and not p.mixed_phases and forward and backward:
-            if max(forward) >= (slots + 1) // 2 or min(backward) < slots // 2:
-                continue
+        halved = p.halves and not p.mixed_phases and forward and backward
+        if halved and (max(forward) >= (slots + 1) // 2 or min(backward) < slots // 2):
+            continue
         yield a
 
 

@@ -177,11 +177,7 @@ def test_all_wrong_overrides_are_reported_together():
 
 
 VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-3, 3)
-    | st.floats()
-    | st.sampled_from(["", "x", "1 GB/s", "base"]),
+    st.none() | st.booleans() | st.integers(-3, 3) | st.floats() | st.sampled_from(["", "x", "1 GB/s", "base"]),
     lambda inner: (
         st.lists(inner, max_size=2)
         | st.dictionaries(
@@ -203,9 +199,7 @@ KEYS = st.sampled_from(
         "nodes",
         "bandwidth",
     ]
-) | st.sampled_from(
-    ["price", "status", "sources", "base", "0", "7", "nvlink", "size", "peak", "bf16", "name"]
-)
+) | st.sampled_from(["price", "status", "sources", "base", "0", "7", "nvlink", "size", "peak", "bf16", "name"])
 
 
 @settings(max_examples=300, deadline=None)
@@ -319,9 +313,7 @@ def test_aliases_in_circles_and_bases_of_bases_are_refused(tmp_path):
     write(tmp_path / "memories" / "m.yaml", "base: m\n")
     chip = write(
         tmp_path / "chip.yaml",
-        CHIP.replace(
-            '{capacity: 80 GB, bandwidth: 4 TB/s, convention: "peak, read plus write"}', "{base: m}"
-        ),
+        CHIP.replace('{capacity: 80 GB, bandwidth: 4 TB/s, convention: "peak, read plus write"}', "{base: m}"),
     )
     with pytest.raises(InputError):
         load_chip(str(chip), dirs=[tmp_path])

@@ -343,9 +343,7 @@ def test_unequal_torus_splits_the_message_so_that_both_rings_are_busy(a, b, rati
         found = []
         for axis in (0, 1):
             parts = [
-                sim.reduce_over_axes(order, sizes, [sim.ring_gather(s, turn=t) for s in sizes], (t,), 0.5)[
-                    : len(sizes)
-                ]
+                sim.reduce_over_axes(order, sizes, [sim.ring_gather(s, turn=t) for s in sizes], (t,), 0.5)[: len(sizes)]
                 for t in (1, -1)
             ]
             program = list(itertools.chain(*itertools.chain(*parts)))
@@ -357,9 +355,7 @@ def test_unequal_torus_splits_the_message_so_that_both_rings_are_busy(a, b, rati
     weights = np.linspace(0, 1, 200_001)
     each = [weights * p + (1 - weights) * q for p, q in zip(xy, yx, strict=True)]
     best = np.maximum(each[0], each[1] / ratio).min()
-    assert costs(torus_of((x, y)), "reduce_scatter")["torus_multi_ring"].s_per_byte == pytest.approx(
-        best, rel=1e-4
-    )
+    assert costs(torus_of((x, y)), "reduce_scatter")["torus_multi_ring"].s_per_byte == pytest.approx(best, rel=1e-4)
 
 
 def _axis(message, sizes):
@@ -388,11 +384,7 @@ def test_all_to_all_over_dimensions_equals_the_simulation(dims):
     phases = sim.exchange_over_axes(sizes, [exchanges[kind](n) for kind, n in dims])
     wires = sim.product_wires([wires_of(p) for p in group.parts], sizes)
     members = [{r: r for r in range(group.size)}]
-    start = {
-        (r, (a, b)): frozenset({r})
-        for r, a in enumerate(sim.coordinates(sizes))
-        for b in sim.coordinates(sizes)
-    }
+    start = {(r, (a, b)): frozenset({r}) for r, a in enumerate(sim.coordinates(sizes)) for b in sim.coordinates(sizes)}
     held = sim.deliver(list(itertools.chain(*phases)), start)
     ranks = sim.coordinates(sizes)
     assert all((r, (a, b)) in held for r, b in enumerate(ranks) for a in ranks)

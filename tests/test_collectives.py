@@ -330,9 +330,7 @@ def test_one_direction_is_the_originals_table(kind, all_reduce, all_to_all):
         assert model(op, np.array([0.0, 1e9]), group).tolist() == [0.0, model(op, 1e9, group)]
     late = collective_model("one_direction", all_reduce_factor=2, link_latency=True)
     steps = 1 if kind == "fully_connected" else 7
-    assert late("all_reduce", 1e9, group) - model("all_reduce", 1e9, group) == pytest.approx(
-        2 * steps * 100e-9
-    )
+    assert late("all_reduce", 1e9, group) - model("all_reduce", 1e9, group) == pytest.approx(2 * steps * 100e-9)
 
 
 def test_one_direction_over_two_dimensions_moves_the_share_outwards():
@@ -351,9 +349,7 @@ def test_one_direction_high_bandwidth_domain():
     )
     model = OneDirectionCollectives(high_bandwidth_domain=8, fast_dimension=fast, outer_dimension=mid)
     assert model("all_reduce", 1e9, whole(fast)) == pytest.approx(1e9 * 7 / (8 * 900e9))
-    assert model("all_reduce", 1e9, whole(slow)) == pytest.approx(
-        1e9 * (7 / (8 * 900e9) + 127 / (1024 * 50e9))
-    )
+    assert model("all_reduce", 1e9, whole(slow)) == pytest.approx(1e9 * (7 / (8 * 900e9) + 127 / (1024 * 50e9)))
     narrow = replace(model, high_bandwidth_domain=2)
     assert narrow("all_gather", 1e9, whole(fast)) == pytest.approx(1e9 * (1 / (2 * 900e9) + 3 / (8 * 50e9)))
     with pytest.raises(InputError, match="give outer_dimension"):

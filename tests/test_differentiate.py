@@ -182,9 +182,7 @@ def test_gradients_of_random_graphs(steps):
     forward = block([k for k, _ in kernels], [*tensors, *weights], [tensors[-1].name])
     done = differentiate(forward)
     rng = np.random.default_rng(1)
-    values = {
-        t: rng.uniform(0.3, 0.8, tuple(forward.tensors[t].dims.values())) for t in ("t0", *forward.weights)
-    }
+    values = {t: rng.uniform(0.3, 0.8, tuple(forward.tensors[t].dims.values())) for t in ("t0", *forward.weights)}
     seed = rng.standard_normal((2, 4))
     result = run(done.block, {**values, f"d_{tensors[-1].name}": seed})
     for t, gradient in done.gradients.items():

@@ -134,9 +134,7 @@ def test_schema_problems_name_file_and_key():
 def test_extents_must_agree_and_be_positive():
     data = mlp()
     data["tensors"]["w"]["dims"] = {"rows": 9, "ffn": "ffn"}
-    with pytest.raises(
-        InputError, match=r"mlp\.yaml: kernel 'up': dimension 'hidden' is 8, but 'rows' .* is 9"
-    ):
+    with pytest.raises(InputError, match=r"mlp\.yaml: kernel 'up': dimension 'hidden' is 8, but 'rows' .* is 9"):
         graph_workload(data, "mlp.yaml", {})
     with pytest.raises(InputError, match=r"dims\.token: must be a whole number of at least 1, got -3"):
         graph_workload(mlp(dims={**mlp()["dims"], "token": -3}), "mlp.yaml", {})
@@ -155,9 +153,7 @@ def test_a_cycle_names_its_kernels():
         Block("loop", (step("there", "a", "b"), step("back", "b", "a")), tensors)
 
 
-@pytest.mark.parametrize(
-    "text", ["2**99", "open('x')", "hidden.real", "1 if 1 else 2", "hidden//2", "(", "1/0", "-1"]
-)
+@pytest.mark.parametrize("text", ["2**99", "open('x')", "hidden.real", "1 if 1 else 2", "hidden//2", "(", "1/0", "-1"])
 def test_sizes_are_arithmetic_only(text):
     with pytest.raises(InputError, match=r"mlp\.yaml: dims\.token: "):
         graph_workload(mlp(dims={**mlp()["dims"], "token": text}), "mlp.yaml", {})

@@ -59,8 +59,7 @@ def test_factorizations_are_all_and_only_the_splits():
     dimensions = [dimension("ring", 12, "x"), dimension("ring", 4, "y")]
     found = factorizations(dimensions, ["tp", "pp", "dp"])
     splits = [
-        [f for f in itertools.product(range(1, d.size + 1), repeat=3) if math.prod(f) == d.size]
-        for d in dimensions
+        [f for f in itertools.product(range(1, d.size + 1), repeat=3) if math.prod(f) == d.size] for d in dimensions
     ]
     expected = {tuple(zip(*pair, strict=True)) for pair in itertools.product(*splits)}
     assert {tuple(map(tuple, row)) for row in found.tolist()} == expected

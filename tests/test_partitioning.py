@@ -68,9 +68,7 @@ def test_more_of_a_resource_never_hurts(seed: int) -> None:
 
 def test_enumeration_respects_the_order() -> None:
     """The oracle itself: a chain of three kernels over two partitions has four ordered assignments."""
-    p = replace(
-        random_problem(np.random.default_rng(0), 3), phase=(0, 0, 0), halves=False, pinned=(), tensors=()
-    )
+    p = replace(random_problem(np.random.default_rng(0), 3), phase=(0, 0, 0), halves=False, pinned=(), tensors=())
     chain = replace(p, tensors=random_problem(np.random.default_rng(1), 3).tensors[:2])
     found = list(assignments(chain, 2))
     assert all(a[i] <= a[j] for a in found for i, j in chain.edges)

@@ -108,9 +108,7 @@ def test_printed_text_reads_back_to_the_digits_shown(dimension, value, digits):
     assert back == pytest.approx(value, rel=0.51 * 10.0 ** (1 - digits) + 1e-15)
 
 
-@given(
-    number=st.decimals(min_value=0, max_value=10**6, places=6), unit=st.sampled_from(["GiB", "GB", "Gb", "B"])
-)
+@given(number=st.decimals(min_value=0, max_value=10**6, places=6), unit=st.sampled_from(["GiB", "GB", "Gb", "B"]))
 def test_reading_is_correctly_rounded(number, unit):
     size = {"GiB": Fraction(2**30), "GB": Fraction(10**9), "Gb": Fraction(10**9, 8), "B": Fraction(1)}[unit]
     assert convert(f"{number:f} {unit}", "bytes") == float(Fraction(number) * size)

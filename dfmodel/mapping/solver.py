@@ -20,7 +20,6 @@ from typing import Any
 import highspy
 import numpy as np
 import pyomo.environ as pyo
-from pyomo.common.collections import ComponentMap
 from pyomo.repn.linear import LinearRepnVisitor
 from pyomo.repn.util import OrderedVarRecorder
 
@@ -93,13 +92,11 @@ def solve(
     *,
     time_limit_s: float | None = None,
     relative_gap: float = 0.0,
-    start: dict[Any, float] | None = None,
     log: Path | None = None,
 ) -> SolveResult:
     """Solve `model` and load the values into its variables.
 
-    `start` maps (binary) variables to values HiGHS completes into a first incumbent. `log` is a file the
-    solver's log is appended to. Raises SolverError only where the answer cannot be trusted.
+    `log` is a file the solver's log is appended to. Raises SolverError only where the answer cannot be trusted.
     """
     began = time.perf_counter()
     compiled = compile_model(model)
@@ -107,8 +104,6 @@ def solve(
     highs = _new_highs(time_limit_s, relative_gap, log)
     if highs.passModel(compiled.lp) == highspy.HighsStatus.kError:
         raise SolverError(f"HiGHS refused the model '{model.name}'")
-    if start:
-        _pass_start(highs, compiled, start)
     highs.run()
     if highs.getModelStatus() == highspy.HighsModelStatus.kNotset:
         # HiGHS's scheduler is global to the process: another user of it may have started it with more threads
@@ -219,14 +214,6 @@ def _new_highs(time_limit_s: float | None, relative_gap: float, log: Path | None
     if time_limit_s is not None:
         highs.setOptionValue("time_limit", max(0.0, float(time_limit_s)))
     return highs
-
-
-def _pass_start(highs: Any, compiled: _Compiled, start: dict[Any, float]) -> None:
-    position = ComponentMap((v, j) for j, v in enumerate(compiled.variables))
-    pairs = [(position[v], value) for v, value in start.items() if v in position]
-    index = np.array([j for j, _ in pairs], dtype=np.int32)
-    values = np.array([value for _, value in pairs], dtype=float)
-    highs.setSolution(len(pairs), index, values)
 
 
 def _read(highs: Any, compiled: _Compiled, name: str, wall_s: float, build_s: float) -> SolveResult:
