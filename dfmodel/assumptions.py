@@ -12,10 +12,9 @@ class _Section(BaseModel):
 
 
 class ComputeAssumptions(_Section):
-    model: Literal["efficiency", "flat", "tiles"] = Field(
+    model: Literal["efficiency", "flat"] = Field(
         "efficiency",
-        description="efficiency: the chip's curve by size; flat: one share of the matrix peak for all work; "
-        "tiles: cycles of the chip's tile array with ceilings",
+        description="efficiency: the chip's curve by size; flat: one share of the matrix peak for all work",
     )
     utilisation: float = Field(0.9, gt=0, le=1, description="share of peak under `flat`")
     vector_at_matrix_rate: bool = Field(

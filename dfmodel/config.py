@@ -120,7 +120,7 @@ def _apply_settings(config: RunConfig, settings: Mapping[str, Any]) -> None:
         section, dot, rest = key.partition(".")
         if section not in targets or not dot or not rest:
             problems.append(
-                f"--set {key}: must start with one of {', '.join(s + '.' for s in SECTIONS)}"
+                f"--set {key}: must start with a section"
                 f"{did_you_mean(section, SECTIONS) if section not in targets else ''}"
             )
             continue

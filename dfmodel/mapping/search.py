@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dfmodel.assumptions import Assumptions
-from dfmodel.errors import InfeasibleError, LimitError
+from dfmodel.errors import InfeasibleError, InputError, LimitError, did_you_mean
 from dfmodel.mapping.build import build_sharding_problem
 from dfmodel.mapping.context import Context
 from dfmodel.mapping.evaluate import BlockEvaluation, BlockEvaluator, check_against
@@ -97,6 +97,7 @@ class Search:
         Raises InfeasibleError naming what is short by how much. Where time runs out (LimitError) or the user
         interrupts, the best plan so far is the answer, unproven; without one the exception goes on.
         """
+        self._check_pins()
         self._plans = list(candidate_plans(self.workload, self.system, self.request))
         self.counted = len(self._plans)
         try:
@@ -110,6 +111,18 @@ class Search:
             proofs = [mip for mapped in best.mapped for mip in mapped.mips]
         self.bound = min(self.bound, best.iteration.seconds * best.bound_share)
         return best, proofs
+
+    def _check_pins(self) -> None:
+        """Raises InputError for pinned kernels that no block has."""
+        kernels = {k.name for block, _ in self.workload.blocks for k in block.kernels}
+        problems = [
+            f"plan.{what}: no kernel '{name}'{did_you_mean(name, kernels)}"
+            for what, pins in (("sharding", self.request.sharding), ("partition", self.request.partition))
+            for name in pins or {}
+            if name not in kernels
+        ]
+        if problems:
+            raise InputError(problems)
 
     def _first_best(self) -> Evaluated:
         """The best plan with one proven sharding per tensor degree; every feasible plan is recorded."""

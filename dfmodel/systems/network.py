@@ -34,6 +34,9 @@ SWITCHED: tuple[DimensionKind, ...] = ("switch", "fat_tree")
 #: Most placements that `factorizations` lists (they are held in memory at once).
 MOST_PLACEMENTS = 20_000_000
 
+#: Larger dimensions are taken for a slip, and products of dimensions must stay inside 64-bit integers.
+LARGEST_DIMENSION = 1_000_000
+
 
 @dataclass(frozen=True)
 class Link:
@@ -97,6 +100,8 @@ class Dimension:
         found = []
         if self.size < 1:
             return [f"size: {self.size}; must be 1 or more"]
+        if self.size > LARGEST_DIMENSION:
+            return [f"size: {self.size}; must be at most {LARGEST_DIMENSION:,}"]
         if self.links_per_chip is not None and self.size > 1 and self.links_per_chip < self._fewest_links:
             found.append(
                 f"links_per_chip: {self.links_per_chip}; a {self.kind} of {self.size} needs "

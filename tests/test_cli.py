@@ -1,0 +1,258 @@
+"""The command line end to end: one JSON object, run folders, exit codes, and one clear message per bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dfmodel.cli import main
+from dfmodel.workloads.io import dump_graph
+from dfmodel.workloads.registry import build_workload
+
+SMALL = [
+    "workload.layers=4", "workload.hidden=1024", "workload.heads=16", "workload.ffn=4096", "workload.batch=64",
+    "system.nodes=1",
+]  # fmt: skip
+
+
+def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    try:
+        code = main(arguments)
+    except SystemExit as usage:
+        code = int(usage.code or 0)
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+def test_json_is_one_complete_object(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Scripts rely on these keys, on nothing else being on stdout, and on units in metric names."""
+    code, out, _ = _run(capsys, "optimize", "--json", "--out", str(tmp_path / "run"), "--set", *SMALL)
+    result = json.loads(out)
+    assert code == 0
+    for key in ("schema_version", "status", "objective", "bound", "gap", "plan", "metrics", "partitions", "certificate",
+                "assumptions", "versions", "wall_s"):  # fmt: skip
+        assert key in result
+    assert {"tensor", "pipeline", "data", "placement", "micro_batch", "chips_used", "chips_idle"} <= set(result["plan"])
+    assert {"iteration_s", "tokens_per_s", "mfu", "hfu"} <= set(result["metrics"])
+    assert all(m["status"] == "optimal" for m in result["certificate"]["mips"])
+    assert result["certificate"]["not_covered"]
+    assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
+
+
+def test_run_folder_is_whole_and_runs_again(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every file is there, twice in a row, and config.yaml gives the same answer as the command that made it."""
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        code, out, _ = _run(capsys, "optimize", "--set", *SMALL)
+        assert code == 0
+        assert "not calibrated" in out
+    first, second = sorted((tmp_path / "runs").iterdir())
+    for name in ("config.yaml", "result.json", "mapping.csv", "partitions.csv", "breakdown.csv", "solver.log",
+                 "plots/time_breakdown.png", "plots/roofline.png", "plots/dataflow.png", "plots/memory.png"):  # fmt: skip
+        assert (first / name).stat().st_size > 0
+        if name.endswith((".csv", ".yaml", ".png")):
+            assert (first / name).read_bytes() == (second / name).read_bytes()
+    code, out, _ = _run(capsys, "optimize", "--no-save", "--json", "--study", str(first / "config.yaml"))
+    assert code == 0
+    assert json.loads(out)["objective"] == json.loads((first / "result.json").read_text())["objective"]
+
+
+def test_tables_say_what_an_architect_asks(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = _run(capsys, "optimize", "--no-save", "--study", "readme_gpt3_1t_1024_sn30")
+    assert code == 0
+    for word in ("bound by", "FFN0", "tensor 8", "MFU", "Certificate", "not covered", "optimal", "capacity"):
+        assert word in out
+
+
+BAD = [
+    (["optimize", "--workload", "lllm"], "did you mean 'llm'"),
+    (["optimize", "--system", "dgxx"], "did you mean 'dgx'"),
+    (["optimize", "--assumptions", "papr"], "did you mean 'paper'"),
+    (["optimize", "--study", "nope"], "unknown case 'nope'"),
+    (["optimize", "--set", "system.chip=h100sxm"], "did you mean 'h100_sxm'"),
+    (["optimize", "--set", "workload.btch=3"], "did you mean 'batch'"),
+    (["optimize", "--set", "system.nodess=3"], "did you mean 'nodes'"),
+    (["optimize", "--set", "system.chip.sram=50"], "without a unit"),
+    (["optimize", "--set", "system.chip.sram=-5 MB"], "sram"),
+    (["optimize", "--set", "system.chip.memory.bandwidth=3 TB"], "bandwidth"),
+    (["optimize", "--set", "workload.batch=-1"], "got -1"),
+    (["optimize", "--set", "workload.batch=0"], "got 0"),
+    (["optimize", "--set", "workload.batch=.nan"], "got nan"),
+    (["optimize", "--set", "workload.hidden=1.5"], "hidden"),
+    (["optimize", "--set", "system.nodes=0"], "got 0"),
+    (["optimize", "--set", "system.nodes=1e308"], "1e308"),
+    (["optimize", "--set", "system.nodes=1000000000000000000000"], "at most 1,000,000"),
+    (["optimize", "--set", "workload.batch=1537", "plan.data=8"], "no plan divides a batch of 1537"),
+    (["optimize", "--set", "plan.tensor=7"], "no split of 8 x 32 chips gives tensor 7"),
+    (["optimize", "--set", "plan.tensor=1", "plan.data=1", "workload.layers=4"], "more pipeline stages"),
+    (["optimize", "--set", "plan.tensor=0"], "plan.tensor"),
+    (["optimize", "--set", "plan.recompute=some"], "none, full"),
+    (["optimize", "--set", "plan.bogus=1"], "unknown key"),
+    (["optimize", "--set", "plan.sharding={ffn_upp: x}"], "did you mean 'ffn_up'"),
+    (["optimize", "--set", "plan.placement.tensor.nvlnk=8"], "did you mean 'nvlink'"),
+    (["optimize", "--set", "foo"], "expected section.key=value"),
+    (["optimize", "--set", "foo.bar=1"], "must start with a section"),
+    (["optimize", "--set", "assumptions.partitions.cout=3"], "did you mean 'count'"),
+    (["optimize", "--set", "assumptions.compute.model=x"], "'efficiency' or 'flat'"),
+    (["optimize", "--set", "workload.dtype=fp8", "system.chip=a100_sxm_80"], "it supports bf16"),
+    (["optimize", "--gap", "2"], "--gap"),
+    (["optimize", "--time-limit", "-1"], "--time-limit"),
+    (["show", "chip", "h100"], "did you mean 'h100_sxm'"),
+    (["show", "foo", "bar"], "unknown kind 'foo'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments,message", BAD, ids=[" ".join(a[1:])[:50] for a, _ in BAD])
+def test_bad_input(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Exit 3, the reason on stderr in a few lines, nothing on stdout, no traceback, no run folder."""
+    monkeypatch.chdir(tmp_path)
+    code, out, err = _run(capsys, *arguments)
+    assert (code, out) == (3, "")
+    assert message in err
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) <= 3
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_problem_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Workload, system, plan and assumptions are all checked before the first message is printed."""
+    bad = ["workload.batch=0", "system.nodess=1", "plan.tensor=0", "assumptions.traffic.per=x"]
+    code, _, err = _run(capsys, "optimize", "--no-save", "--set", *bad)
+    assert code == 3
+    assert all(word in err for word in ("batch", "nodess", "plan.tensor", "traffic.per"))
+
+
+def test_usage_is_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(capsys)[0] == 2
+    assert _run(capsys, "optimize", "--frobnicate")[0] == 2
+    assert _run(capsys, "list", "foo")[0] == 2
+
+
+def test_a_model_that_fits_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit 4 with the memory, the shortfall in units and the number of chips."""
+    code, _, err = _run(capsys, "optimize", "--no-save", "-q", "--workload", "megatron_1t", "--set", "system.nodes=1")
+    assert code == 4
+    assert "on 8 chips" in err
+    assert "hbm3_h100" in err
+    assert "TiB per chip" in err
+
+
+def test_sram_too_small(capsys: pytest.CaptureFixture[str]) -> None:
+    """A dataflow chip whose SRAM holds no partitioning: exit 4, with the kernel and what it needs."""
+    study = ["--study", "readme_gpt3_1t_1024_sn30"]
+    pins = [f"plan.partition.{k}=0" for k in ("FFN0", "FFN1", "Q", "K", "V", "PROJ")]
+    code, _, err = _run(capsys, "optimize", "--no-save", *study, "--set", *pins)
+    assert code == 4
+    assert "SRAM" in err
+
+
+def test_files_with_faults(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A syntax error gives file and line; a system file all its faults; a cycle the kernels in it."""
+    (tmp_path / "bad.yaml").write_text("name: bad\nlayers: [1, 2\n")
+    code, _, err = _run(capsys, "optimize", "--no-save", "--workload", str(tmp_path / "bad.yaml"))
+    assert (code, "bad.yaml" in err, "line" in err) == (3, True, True)
+    (tmp_path / "mine.yaml").write_text(
+        "name: mine\nchip: h100_sxm\nbogus: 1\ntopology:\n"
+        "  - {name: a, kind: swich, size: 8, link: nvlink4}\n  - {name: b, kind: ring, size: 0, link: nvlink4}\n"
+    )
+    code, _, err = _run(capsys, "optimize", "--no-save", "--system", str(tmp_path / "mine.yaml"))
+    assert code == 3
+    assert all(word in err for word in ("swich", "bogus", "size"))
+    graph = yaml.safe_load(dump_graph(build_workload("llm", {"layers": 2, "mode": "forward"})))
+    block = graph["blocks"][1]
+    first = next(iter(block["kernels"]))
+    last_output = list(block["tensors"])[-1]
+    block["kernels"][first]["inputs"] = {last_output: list(block["tensors"][last_output]["dims"])}
+    (tmp_path / "loop.yaml").write_text(yaml.safe_dump(graph, sort_keys=False))
+    code, _, err = _run(capsys, "optimize", "--no-save", "--workload", str(tmp_path / "loop.yaml"))
+    assert code == 3
+    assert "cycle" in err
+    assert "->" in err
+
+
+def test_a_dumped_graph_gives_the_same_answer(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A user's own graph file runs like a catalog workload: the default model written out and read back."""
+    small = {"layers": 4, "hidden": 1024, "heads": 16, "ffn": 4096, "batch": 64}
+    (tmp_path / "graph.yaml").write_text(dump_graph(build_workload("llm", small)))
+    rest = ["--no-save", "--json", "--set", "system.nodes=1"]
+    _, own, _ = _run(capsys, "optimize", "--workload", str(tmp_path / "graph.yaml"), *rest)
+    _, named, _ = _run(capsys, "optimize", *rest, *SMALL[:-1])
+    assert json.loads(own)["objective"] == pytest.approx(json.loads(named)["objective"], rel=1e-12)
+
+
+def test_an_awkward_number_of_nodes_is_used_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """Seven nodes: a plan is found, and it uses all 56 chips."""
+    code, out, _ = _run(capsys, "optimize", "--no-save", "--json", "--set", *SMALL[:-2], "workload.batch=56",
+                        "system.nodes=7")  # fmt: skip
+    assert code == 0
+    assert json.loads(out)["plan"]["chips_used"] == 56
+
+
+def test_a_time_limit_returns_what_it_has(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit 5 with the best plan so far and no claim of a bound."""
+    code, out, _ = _run(capsys, "optimize", "--no-save", "--json", "-q", "--time-limit", "0.001")
+    assert code in (5, 6)
+    if code == 5:
+        assert json.loads(out)["status"] == "limit"
+        assert json.loads(out)["bound"] is None
+
+
+def test_existing_folder_needs_force(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "kept.txt").write_text("mine")
+    code, _, err = _run(capsys, "optimize", "--out", str(tmp_path), "--set", *SMALL)
+    assert code == 3
+    assert "--force" in err
+    assert (tmp_path / "kept.txt").read_text() == "mine"
+
+
+def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "h100_sxm" in _run(capsys, "list", "chips")[1].split()
+    assert json.loads(_run(capsys, "list", "--json")[1])["workloads"][0] == "llm"
+    assert "3.35 TB/s" in _run(capsys, "show", "memory", "hbm3_h100")[1]
+    assert "all_reduce_factor = 2.0" in _run(capsys, "show", "assumptions", "paper")[1]
+
+
+def test_help_is_quick_and_imports_nothing_heavy() -> None:
+    """`dfmodel --help` under 150 ms (best of five), without the packages that cost most to import."""
+    best = 1.0
+    for _ in range(5):
+        began = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", "dfmodel", "--help"], capture_output=True, text=True, check=True
+        )
+        best = min(best, time.perf_counter() - began)
+    for heavy in ("pyomo", "pandas", "matplotlib", "highspy", "numpy", "pydantic", "yaml"):
+        assert f"| {heavy}" not in done.stderr.replace("  ", "")
+    assert best < 0.15
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_an_interrupt_leaves_no_half_written_folder(tmp_path: Path) -> None:
+    """Ctrl-C ends with 130: the best plan so far, whole, or nothing."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dfmodel", "optimize", "-q", "--certify-all", "--out", str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    time.sleep(4)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    left = list(tmp_path.iterdir())
+    assert left == [] or (left[0] / "result.json").exists()
