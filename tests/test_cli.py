@@ -18,9 +18,13 @@ from dfmodel.workloads.io import dump_graph
 from dfmodel.workloads.registry import build_workload
 
 SMALL = [
-    "workload.layers=4", "workload.hidden=1024", "workload.heads=16", "workload.ffn=4096", "workload.batch=64",
+    "workload.layers=4",
+    "workload.hidden=1024",
+    "workload.heads=16",
+    "workload.ffn=4096",
+    "workload.batch=64",
     "system.nodes=1",
-]  # fmt: skip
+]
 
 
 def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -37,8 +41,20 @@ def test_json_is_one_complete_object(capsys: pytest.CaptureFixture[str], tmp_pat
     code, out, _ = _run(capsys, "optimize", "--json", "--out", str(tmp_path / "run"), "--set", *SMALL)
     result = json.loads(out)
     assert code == 0
-    for key in ("schema_version", "status", "objective", "bound", "gap", "plan", "metrics", "partitions", "certificate",
-                "assumptions", "versions", "wall_s"):  # fmt: skip
+    for key in (
+        "schema_version",
+        "status",
+        "objective",
+        "bound",
+        "gap",
+        "plan",
+        "metrics",
+        "partitions",
+        "certificate",
+        "assumptions",
+        "versions",
+        "wall_s",
+    ):
         assert key in result
     assert {"tensor", "pipeline", "data", "placement", "micro_batch", "chips_used", "chips_idle"} <= set(result["plan"])
     assert {"iteration_s", "tokens_per_s", "mfu", "hfu"} <= set(result["metrics"])
@@ -57,8 +73,18 @@ def test_run_folder_is_whole_and_runs_again(
         assert code == 0
         assert "not calibrated" in out
     first, second = sorted((tmp_path / "runs").iterdir())
-    for name in ("config.yaml", "result.json", "mapping.csv", "partitions.csv", "breakdown.csv", "solver.log",
-                 "plots/time_breakdown.png", "plots/roofline.png", "plots/dataflow.png", "plots/memory.png"):  # fmt: skip
+    for name in (
+        "config.yaml",
+        "result.json",
+        "mapping.csv",
+        "partitions.csv",
+        "breakdown.csv",
+        "solver.log",
+        "plots/time_breakdown.png",
+        "plots/roofline.png",
+        "plots/dataflow.png",
+        "plots/memory.png",
+    ):
         assert (first / name).stat().st_size > 0
         if name.endswith((".csv", ".yaml", ".png")):
             assert (first / name).read_bytes() == (second / name).read_bytes()
@@ -91,7 +117,7 @@ BAD = [
     (["optimize", "--set", "workload.hidden=1.5"], "hidden"),
     (["optimize", "--set", "system.nodes=0"], "got 0"),
     (["optimize", "--set", "system.nodes=1e308"], "1e308"),
-    (["optimize", "--set", "system.nodes=1000000000000000000000"], "at most 1,000,000"),
+    (["optimize", "--set", "system.nodes=1000000000000000000000"], "at most 10,000,000"),
     (["optimize", "--set", "workload.batch=1537", "plan.data=8"], "no plan divides a batch of 1537"),
     (["optimize", "--set", "plan.tensor=7"], "no split of 8 x 32 chips gives tensor 7"),
     (["optimize", "--set", "plan.tensor=1", "plan.data=1", "workload.layers=4"], "more pipeline stages"),
@@ -109,7 +135,7 @@ BAD = [
     (["optimize", "--time-limit", "-1"], "--time-limit"),
     (["show", "chip", "h100"], "did you mean 'h100_sxm'"),
     (["show", "foo", "bar"], "unknown kind 'foo'"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("arguments,message", BAD, ids=[" ".join(a[1:])[:50] for a, _ in BAD])
@@ -198,8 +224,9 @@ def test_a_dumped_graph_gives_the_same_answer(capsys: pytest.CaptureFixture[str]
 
 def test_an_awkward_number_of_nodes_is_used_whole(capsys: pytest.CaptureFixture[str]) -> None:
     """Seven nodes: a plan is found, and it uses all 56 chips."""
-    code, out, _ = _run(capsys, "optimize", "--no-save", "--json", "--set", *SMALL[:-2], "workload.batch=56",
-                        "system.nodes=7")  # fmt: skip
+    code, out, _ = _run(
+        capsys, "optimize", "--no-save", "--json", "--set", *SMALL[:-2], "workload.batch=56", "system.nodes=7"
+    )
     assert code == 0
     assert json.loads(out)["plan"]["chips_used"] == 56
 

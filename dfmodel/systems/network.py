@@ -35,7 +35,7 @@ SWITCHED: tuple[DimensionKind, ...] = ("switch", "fat_tree")
 MOST_PLACEMENTS = 20_000_000
 
 #: Larger dimensions are taken for a slip, and products of dimensions must stay inside 64-bit integers.
-LARGEST_DIMENSION = 1_000_000
+LARGEST_DIMENSION = 10_000_000
 
 
 @dataclass(frozen=True)
