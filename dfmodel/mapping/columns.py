@@ -1,0 +1,214 @@
+"""Costs of every partition at once: a partition is a pair of ideals (before, after).
+
+Each figure of a partition is a sum over kernels or tensors of (something of the ideal before) times (something of the
+ideal after), so all of them are a few matrix products. Arrays are [before, after]; pairs that are not a partition, or
+do not fit SRAM, are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dfmodel.mapping.ideals import Ideals
+from dfmodel.mapping.problem import PartitionProblem, TensorUse
+
+#: Pairs handled at a time: bounds the memory of the products.
+BLOCK_PAIRS = 4_000_000
+
+#: Rounding of the products must not make a partition that exactly fills SRAM infeasible.
+SRAM_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Feasible partitions as arcs from ideal `before` to ideal `after`, sorted by `after`, with their seconds."""
+
+    before: np.ndarray
+    after: np.ndarray
+    seconds: np.ndarray
+    traffic_bytes: np.ndarray
+    candidates: int
+
+
+@dataclass
+class _Terms:
+    """sum of left[i] * right[j] over columns, plus per-ideal parts: total(i, j) = left @ right.T + a[j] - b[i]."""
+
+    left: list[np.ndarray]
+    right: list[np.ndarray]
+
+    def add(self, left: np.ndarray, right: np.ndarray) -> None:
+        self.left.append(left)
+        self.right.append(right)
+
+    def matrices(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        if not self.left:
+            return np.zeros((count, 1)), np.zeros((count, 1))
+        return np.stack(self.left, axis=1), np.stack(self.right, axis=1)
+
+
+def all_columns(p: PartitionProblem, ideals: Ideals) -> Columns:
+    """Every feasible partition of `p` with what it costs."""
+    inside = ideals.members.astype(float)
+    count = len(inside)
+    traffic, sram = _traffic(p, ideals.members), _sram(p, ideals.members)
+    sums = {
+        "compute": inside @ np.array(p.compute_s),
+        "network": inside @ np.array(p.network_s),
+        "fixed": inside @ np.array(p.memory_bytes),
+        "weights": inside @ np.array(p.weight_bytes),
+        "large": inside @ np.array([float(n > 1) for n in p.passes]),
+    }
+    passes = np.array(p.passes, dtype=float)
+    rows = max(1, BLOCK_PAIRS // max(1, count))
+    parts = [
+        _block(p, ideals, range(start, min(start + rows, count)), inside, traffic, sram, sums, passes)
+        for start in range(0, count, rows)
+    ]
+    before, after, seconds, moved, candidates = ([part[i] for part in parts] for i in range(5))
+    order = np.argsort(np.concatenate(after), kind="stable")
+    return Columns(
+        np.concatenate(before)[order],
+        np.concatenate(after)[order],
+        np.concatenate(seconds)[order],
+        np.concatenate(moved)[order],
+        int(sum(candidates)),
+    )
+
+
+def _block(
+    p: PartitionProblem,
+    ideals: Ideals,
+    rows: range,
+    inside: np.ndarray,
+    traffic: tuple[np.ndarray, np.ndarray],
+    sram: tuple[np.ndarray, np.ndarray],
+    sums: dict[str, np.ndarray],
+    passes: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
+    """The columns whose ideal before is in `rows`."""
+    chosen = slice(rows.start, rows.stop)
+    subset = inside[chosen] @ (1.0 - inside).T < 0.5
+    subset &= ideals.sizes[chosen, None] < ideals.sizes[None, :]
+    if ideals.waist is not None:
+        waist = ideals.sizes[ideals.waist]
+        subset &= ~((ideals.sizes[chosen, None] < waist) & (ideals.sizes[None, :] > waist))
+    i, j = np.nonzero(subset)
+    candidates = len(i)
+    i += rows.start
+    single = ideals.sizes[j] - ideals.sizes[i] == 1
+    large = sums["large"][j] - sums["large"][i] > 0.5
+    keep = single | ~large
+    i, j, single, large = i[keep], j[keep], single[keep], large[keep]
+    held = _pairs(sram, i, j) + sums["weights"][j] - sums["weights"][i]
+    alone = single & large
+    if alone.any():
+        kernel = np.argmax(ideals.members[j[alone]] & ~ideals.members[i[alone]], axis=1)
+        held[alone] /= passes[kernel]
+    fits = held <= p.sram_bytes * (1 + SRAM_TOLERANCE)
+    i, j = i[fits], j[fits]
+    moved = _pairs(traffic, i, j) + sums["fixed"][j] - sums["fixed"][i]
+    compute = sums["compute"][j] - sums["compute"][i]
+    network = sums["network"][j] - sums["network"][i]
+    return i, j, _combined(p, compute, moved / p.memory_bytes_per_s, network), moved, candidates
+
+
+def _combined(p: PartitionProblem, compute: np.ndarray, memory: np.ndarray, network: np.ndarray) -> np.ndarray:
+    if p.overlap == "none":
+        seconds = compute + memory + network
+    elif p.overlap == "compute_memory":
+        seconds = np.maximum(compute, memory) + network
+    else:
+        seconds = np.maximum(np.maximum(compute, memory), network)
+    return seconds + p.reconfiguration_s
+
+
+def _pairs(terms: tuple[np.ndarray, np.ndarray], i: np.ndarray, j: np.ndarray) -> np.ndarray:
+    """sum over columns of left[i] * right[j], for pairs; by a full product where that is cheaper."""
+    left, right = terms
+    low, high = (int(i.min()), int(i.max()) + 1) if len(i) else (0, 0)
+    product = left[low:high] @ right.T
+    return np.asarray(product[i - low, j])
+
+
+def _traffic(p: PartitionProblem, members: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes through memory of (before, after), the kernels' own fixed traffic left out."""
+    terms = _Terms([], [])
+    for t in p.tensors:
+        if p.traffic_per == "edge":
+            _edge_terms(terms, t, members, t.written_bytes, t.written_bytes, t.bytes)
+        else:
+            leaving = _leaves(t, members)
+            if t.producer is not None and t.written_bytes:
+                terms.add(1.0 - members[:, t.producer], t.written_bytes * (members[:, t.producer] & leaving))
+            if t.bytes:
+                _read_terms(terms, t, members, t.bytes)
+    return terms.matrices(len(members))
+
+
+def _sram(p: PartitionProblem, members: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """SRAM bytes of the tile buffers of (before, after)."""
+    terms = _Terms([], [])
+    for t in p.tensors:
+        if t.tile_bytes == 0:
+            continue
+        border = p.boundary_buffers * t.tile_bytes
+        if p.traffic_per == "edge":
+            _edge_terms(terms, t, members, border, border, border, t.tile_bytes)
+            continue
+        if t.producer is not None:
+            deepest = np.max(
+                [d * members[:, c] for c, d in zip(t.consumers, t.depths, strict=True)] or [np.zeros(len(members))],
+                axis=0,
+            )
+            buffers = np.maximum(deepest, p.boundary_buffers * _leaves(t, members))
+            terms.add(1.0 - members[:, t.producer], t.tile_bytes * members[:, t.producer] * buffers)
+        _read_terms(terms, t, members, border)
+    return terms.matrices(len(members))
+
+
+def _leaves(t: TensorUse, members: np.ndarray) -> np.ndarray:
+    """Whether a tensor made before the ideal ends is needed after it, or leaves the block."""
+    if t.leaves:
+        return np.ones(len(members), dtype=bool)
+    return ~np.all(members[:, list(t.consumers)], axis=1) if t.consumers else np.zeros(len(members), dtype=bool)
+
+
+def _read_terms(terms: _Terms, t: TensorUse, members: np.ndarray, amount: float) -> None:
+    """`amount` where the tensor was made before and a consumer is in the partition.
+
+    Some consumer is in (before, after) unless both ideals hold equally many of them, so the indicator is
+    1 - sum over n of [n held before] [n held after].
+    """
+    if not t.consumers:
+        return
+    made = np.ones(len(members)) if t.producer is None else members[:, t.producer].astype(float)
+    held = members[:, list(t.consumers)].sum(axis=1)
+    terms.add(amount * made, np.ones(len(members)))
+    for n in range(len(t.consumers) + 1):
+        terms.add(-amount * made * (held == n), (held == n).astype(float))
+
+
+def _edge_terms(
+    terms: _Terms,
+    t: TensorUse,
+    members: np.ndarray,
+    outgoing: float,
+    leaving: float,
+    incoming: float,
+    inside_tile: float = 0.0,
+) -> None:
+    """Per consumer: `outgoing` where it is after the partition that makes the tensor, depth * `inside_tile` where it is
+    in it, `incoming` where the tensor was made before; `leaving` once where the tensor leaves the block.
+    """
+    made = None if t.producer is None else members[:, t.producer].astype(float)
+    for c, depth in zip(t.consumers, t.depths, strict=True):
+        consumed = members[:, c].astype(float)
+        if made is not None:
+            terms.add(1.0 - made, made * (outgoing * (1.0 - consumed) + inside_tile * depth * consumed))
+        before = np.ones(len(members)) if made is None else made
+        terms.add(before * (1.0 - consumed) * incoming, consumed)
+    if t.leaves and made is not None:
+        terms.add(1.0 - made, leaving * made)
