@@ -43,7 +43,7 @@ class PartitionAssumptions(_Section):
         "compute_memory", description="the same for chips that run kernel by kernel"
     )
     boundary_buffers: int = Field(2, ge=1, description="tile buffers per tensor that enters or leaves a partition")
-    maximum: int = Field(8, ge=1, description="most partitions per block; `count` fixes the number instead")
+    maximum: int = Field(64, ge=1, description="most partitions per block; `count` fixes the number instead")
     count: int | None = Field(None, ge=1, description="number of partitions; null: free up to `maximum`")
     halves: bool = Field(
         False, description="forward kernels in the first half of the partitions, backward ones in the second"

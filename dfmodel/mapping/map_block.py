@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,19 @@ from dfmodel.mapping.build import build_partition_problem, build_sharding_proble
 from dfmodel.mapping.context import Context
 from dfmodel.mapping.evaluate import BlockEvaluation, BlockEvaluator, check_against
 from dfmodel.mapping.footprint import saved_bytes
+from dfmodel.mapping.ideals import LatticeTooLargeError
+from dfmodel.mapping.lattice import LatticeResult, check_certificate, solve_lattice
 from dfmodel.mapping.partitioning import MS, solve_assignment
+from dfmodel.mapping.path_mip import solve_path
 from dfmodel.mapping.plan import RECOMPUTE
+from dfmodel.mapping.problem import PartitionProblem
 from dfmodel.mapping.sharding import Sharding
 from dfmodel.mapping.sharding_mip import solve_sharding
 from dfmodel.mapping.solver import SolveResult
 from dfmodel.workloads.graph import Block
+
+#: Seconds the assignment program gets as a second opinion: it stops closing on large blocks.
+SECOND_OPINION_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,8 @@ class MappedBlock:
     evaluation: BlockEvaluation
     bound_share: float = 1.0
     mips: list[dict[str, Any]] = field(default_factory=list)
+    problem: PartitionProblem | None = None
+    lattice: LatticeResult | None = None
 
     @cached_property
     def saved_bytes(self) -> dict[str, float]:
@@ -62,7 +71,8 @@ def _own(block: Block, pinned: Mapping[str, Any] | None) -> dict[str, Any]:
 def map_block(
     evaluator: BlockEvaluator, settings: SolverSettings, pinned: Mapping[str, int] | None = None
 ) -> MappedBlock:
-    """Partition a sharded block: each kernel alone on a kernel-by-kernel chip, the assignment program elsewhere.
+    """Partition a sharded block: each kernel alone on a kernel-by-kernel chip, the lattice's exact dynamic program
+    elsewhere, or the assignment program where a user pins kernels to partitions or the lattice is too large.
 
     Raises InfeasibleError where no partitioning fits SRAM, LimitError where the time limit left no solution.
     """
@@ -71,6 +81,41 @@ def map_block(
         alone = {name: i for i, name in enumerate(block.topological_order)}
         return MappedBlock(evaluator, evaluator.evaluate(alone))
     problem = build_partition_problem(evaluator, _own(block, pinned))
+    if not problem.pinned:
+        try:
+            return _by_lattice(evaluator, problem)
+        except LatticeTooLargeError:
+            # the assignment program has no such limit; its status and gap are in the certificate
+            pass
+    return _by_assignment(evaluator, problem, settings)
+
+
+def _by_lattice(evaluator: BlockEvaluator, problem: PartitionProblem) -> MappedBlock:
+    """The optimum by dynamic program, its potentials checked and its seconds evaluated anew."""
+    found = solve_lattice(problem)
+    if found.assignment is None:
+        raise explain_sram(evaluator)
+    check_certificate(problem, found)
+    evaluation = evaluator.evaluate(dict(zip(problem.kernels, found.assignment, strict=True)))
+    check_against(f"partitioning of block '{evaluator.block.name}'", found.seconds, evaluation.seconds())
+    entry = {
+        "level": "partitioning (lattice)",
+        "block": evaluator.block.name,
+        "status": "optimal",
+        "objective": found.seconds,
+        "bound": found.seconds,
+        "gap": 0.0,
+        "wall_s": found.wall_s,
+        "columns": len(found.columns.seconds),
+        "integers": 0,
+        "rows": len(found.ideals.sizes),
+        "nodes": 0,
+    }
+    return MappedBlock(evaluator, evaluation, 1.0, [entry], problem, found)
+
+
+def _by_assignment(evaluator: BlockEvaluator, problem: PartitionProblem, settings: SolverSettings) -> MappedBlock:
+    name = evaluator.block.name
     assignment, result = solve_assignment(
         problem, time_limit_s=settings.time_limit_s, relative_gap=settings.relative_gap, log=settings.log
     )
@@ -78,14 +123,35 @@ def map_block(
         if result.status == "infeasible":
             raise explain_sram(evaluator)
         raise LimitError(
-            f"partitioning of block '{block.name}': no solution within the time limit ({result.status}); "
-            "raise --time-limit"
+            f"partitioning of block '{name}': no solution within the time limit ({result.status}); raise --time-limit"
         )
     evaluation = evaluator.evaluate(dict(zip(problem.kernels, assignment, strict=True)))
     assert result.objective is not None
-    check_against(f"partitioning of block '{block.name}'", result.objective / MS, evaluation.seconds())
+    check_against(f"partitioning of block '{name}'", result.objective / MS, evaluation.seconds())
     share = 1.0 if result.bound is None or result.proven else result.bound / result.objective
-    return MappedBlock(evaluator, evaluation, share, [describe_solve("partitioning", block.name, result, 1 / MS)])
+    entry = describe_solve("partitioning (assignment)", name, result, 1 / MS)
+    return MappedBlock(evaluator, evaluation, share, [entry], problem)
+
+
+def second_opinions(mapped: MappedBlock, settings: SolverSettings) -> list[dict[str, Any]]:
+    """The winner's partitioning as programs: the path program on the arcs that could beat it, and the assignment
+    program with as many partitions as it uses, for at most SECOND_OPINION_S. Raises MismatchError where one of them,
+    proven, finds anything else.
+    """
+    if mapped.lattice is None or mapped.problem is None:
+        return []
+    name, found = mapped.evaluator.block.name, mapped.lattice
+    path = solve_path(mapped.problem, found, time_limit_s=settings.time_limit_s, log=settings.log)
+    used = mapped.problem.count or len(set(mapped.evaluation.assignment.values()))
+    limit = SECOND_OPINION_S if settings.time_limit_s is None else min(SECOND_OPINION_S, settings.time_limit_s)
+    _, assigned = solve_assignment(replace(mapped.problem, count=used), time_limit_s=limit, log=settings.log)
+    for label, result in (("path program", path), ("assignment program", assigned)):
+        if result.proven and result.objective is not None:
+            check_against(f"{label} of block '{name}'", result.objective / MS, found.seconds)
+    return [
+        describe_solve("partitioning (path program)", name, path, 1 / MS),
+        describe_solve("partitioning (assignment program)", name, assigned, 1 / MS),
+    ]
 
 
 def describe_solve(level: str, block: str, result: SolveResult, to_objective: float) -> dict[str, Any]:

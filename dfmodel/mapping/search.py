@@ -18,6 +18,7 @@ from dfmodel.mapping.map_block import (
     SolverSettings,
     describe_solve,
     map_block,
+    second_opinions,
     solve_block_sharding,
 )
 from dfmodel.mapping.pipeline import Iteration, iteration
@@ -305,7 +306,10 @@ class Search:
                 best = self._settle(record, best, proofs)
         listed = []
         for key in self._keys(best.plan, best.context):
-            listed += [proofs[key], *self._mapped_block(key).mips]
+            mapped = self._mapped_block(key)
+            opinions = second_opinions(mapped, self._limits())
+            self.mips_solved += len(opinions)
+            listed += [proofs[key], *mapped.mips, *opinions]
         return best, listed
 
     def _settle(self, record: Record, best: Evaluated, proofs: dict[Key, dict[str, Any]]) -> Evaluated:
