@@ -42,9 +42,7 @@ INSTANCES = (
         44.228267141,
         "180 s limit, gap 11.0 %",
     ),
-    Instance(
-        "450/50 GB/s, one all-reduce", "example_450_50", {}, 22.138266074, "3,600 s, 144 threads, gap 26.46 %"
-    ),
+    Instance("450/50 GB/s, one all-reduce", "example_450_50", {}, 22.138266074, "3,600 s, 144 threads, gap 26.46 %"),
 )
 
 

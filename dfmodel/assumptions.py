@@ -12,9 +12,10 @@ class _Section(BaseModel):
 
 
 class ComputeAssumptions(_Section):
-    model: Literal["efficiency", "flat"] = Field(
+    model: Literal["efficiency", "flat", "tiles"] = Field(
         "efficiency",
-        description="efficiency: the chip's curve by size; flat: one share of the matrix peak for all work",
+        description="efficiency: the chip's curve by size; flat: one share of the matrix peak for all work; "
+        "tiles: cycles of the chip's compute tiles, with ceilings, shared among a partition's kernels",
     )
     utilisation: float = Field(0.9, gt=0, le=1, description="share of peak under `flat`")
     vector_at_matrix_rate: bool = Field(

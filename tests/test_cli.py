@@ -129,7 +129,7 @@ BAD = [
     (["optimize", "--set", "foo"], "expected section.key=value"),
     (["optimize", "--set", "foo.bar=1"], "must start with a section"),
     (["optimize", "--set", "assumptions.partitions.cout=3"], "did you mean 'count'"),
-    (["optimize", "--set", "assumptions.compute.model=x"], "'efficiency' or 'flat'"),
+    (["optimize", "--set", "assumptions.compute.model=x"], "'efficiency', 'flat' or 'tiles'"),
     (["optimize", "--set", "workload.dtype=fp8", "system.chip=a100_sxm_80"], "it supports bf16"),
     (["optimize", "--gap", "2"], "--gap"),
     (["optimize", "--time-limit", "-1"], "--time-limit"),

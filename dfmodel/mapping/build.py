@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from dfmodel.errors import InfeasibleError
+from dfmodel.mapping.allocation import Allocation
 from dfmodel.mapping.context import Context, combine
 from dfmodel.mapping.evaluate import BlockEvaluator
 from dfmodel.mapping.problem import PartitionProblem, TensorUse
@@ -72,7 +73,7 @@ def build_partition_problem(evaluator: BlockEvaluator, pinned: Mapping[str, int]
     kernels = [block.by_name[name] for name in order]
     choices = context.assumptions.partitions
     sram = context.system.chip.sram_bytes
-    passes = tuple(max(1, math.ceil(evaluator.sram({k.name}) / sram)) for k in kernels)
+    passes = tuple(passes_of(evaluator, k) for k in kernels)
     return PartitionProblem(
         kernels=order,
         phase=tuple(0 if k.phase == "forward" else 1 for k in kernels),
@@ -92,8 +93,23 @@ def build_partition_problem(evaluator: BlockEvaluator, pinned: Mapping[str, int]
         halves=choices.halves,
         mixed_phases=choices.mixed_phases,
         reconfiguration_s=context.start_s,
+        allocation=_allocation(evaluator, kernels),
         pinned=tuple((index[k], p) for k, p in (pinned or {}).items()),
     )
+
+
+def passes_of(evaluator: BlockEvaluator, kernel: Kernel) -> int:
+    """Passes a kernel with a weight is cut into when it does not fit SRAM even alone; others cannot be cut."""
+    need, sram = evaluator.sram({kernel.name}), evaluator.context.system.chip.sram_bytes
+    return max(1, math.ceil(need / sram)) if evaluator.weight_bytes(kernel) else 1
+
+
+def _allocation(evaluator: BlockEvaluator, kernels: list[Kernel]) -> Allocation | None:
+    """Cycles by number of tiles, where the compute model is at cycle level."""
+    if evaluator.context.assumptions.compute.model != "tiles":
+        return None
+    staircases = tuple(evaluator.staircase_of(k) for k in kernels)
+    return Allocation(staircases, evaluator.context.tile_array.count, evaluator.seconds_per_cycle)
 
 
 def _tensor_uses(evaluator: BlockEvaluator, index: Mapping[str, int]) -> list[TensorUse]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dfmodel.mapping.allocation import Allocation, tiles_needed
 from dfmodel.mapping.ideals import Ideals
 from dfmodel.mapping.problem import PartitionProblem, TensorUse
 
@@ -110,9 +111,38 @@ def _block(
     fits = held <= p.sram_bytes * (1 + SRAM_TOLERANCE)
     i, j = i[fits], j[fits]
     moved = _pairs(traffic, i, j) + sums["fixed"][j] - sums["fixed"][i]
-    compute = sums["compute"][j] - sums["compute"][i]
+    if p.allocation is not None:
+        compute, enough = _allocated(p.allocation, inside, i, j)
+        i, j, moved, compute = i[enough], j[enough], moved[enough], compute[enough]
+    else:
+        compute = sums["compute"][j] - sums["compute"][i]
     network = sums["network"][j] - sums["network"][i]
     return i, j, _combined(p, compute, moved / p.memory_bytes_per_s, network), moved, candidates
+
+
+def _allocated(
+    allocation: Allocation, inside: np.ndarray, i: np.ndarray, j: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Compute seconds of each column under its best sharing of tiles, and which columns have tiles enough.
+
+    Tiles needed at a speed are sums over kernels, so all columns bisect over the distinct cycle counts at once.
+    """
+    values, needed = tiles_needed(allocation.staircases, allocation.tiles)
+    table = (inside @ needed.T).T
+    low = np.zeros(len(i), dtype=int)
+    high = np.full(len(i), len(values))
+    while True:
+        open_ = low < high
+        if not open_.any():
+            break
+        middle = (low + high) // 2
+        at = np.minimum(middle, len(values) - 1)
+        fits = table[at, j] - table[at, i] <= allocation.tiles + 0.5
+        high = np.where(open_ & fits, middle, high)
+        low = np.where(open_ & ~fits, middle + 1, low)
+    enough = low < len(values)
+    seconds = values[np.minimum(low, len(values) - 1)] * allocation.seconds_per_cycle
+    return seconds, enough
 
 
 def _combined(p: PartitionProblem, compute: np.ndarray, memory: np.ndarray, network: np.ndarray) -> np.ndarray:

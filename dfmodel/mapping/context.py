@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
 from dfmodel.assumptions import Assumptions
+from dfmodel.errors import InputError
 from dfmodel.mapping.kernel_time import KernelTimer
 from dfmodel.mapping.problem import Overlap
+from dfmodel.systems.chip import TileArray
 from dfmodel.systems.collectives import CollectiveModel, collective_model
 from dfmodel.systems.network import Group
 from dfmodel.systems.system import System
@@ -37,6 +40,16 @@ class Context:
     @cached_property
     def model(self) -> CollectiveModel:
         return network_model(self.system, self.assumptions)
+
+    @property
+    def tile_array(self) -> TileArray:
+        """The chip's compute tiles. Raises InputError where its file states none."""
+        if self.system.chip.tiles is None:
+            raise InputError(
+                f"assumptions.compute.model tiles: chip '{self.system.chip.name}' states no tiles; add tiles (count, "
+                "lanes, stages, clock) to its file, or use model efficiency or flat"
+            )
+        return self.system.chip.tiles
 
     @property
     def chips(self) -> int:
@@ -88,6 +101,15 @@ def combine(overlap: Overlap, compute_s: float, memory_s: float, network_s: floa
     if overlap == "compute_memory":
         return max(compute_s, memory_s) + network_s
     return max(compute_s, memory_s, network_s)
+
+
+def tile_counts(block: Block, assumptions: Assumptions) -> list[int]:
+    """Numbers of tiles worth trying: every one that gives another tile size, where cycles have ceilings; elsewhere the
+    finest, which takes the least SRAM and moves no more."""
+    if assumptions.partitions.tiles is not None or assumptions.compute.model != "tiles":
+        return [tiles_of(block, assumptions)]
+    longest = tiles_of(block, assumptions)
+    return sorted({math.ceil(longest / math.ceil(longest / n)) for n in range(1, longest + 1)})
 
 
 def tiles_of(block: Block, assumptions: Assumptions) -> int:

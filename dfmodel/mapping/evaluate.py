@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from dfmodel.errors import MismatchError
+from dfmodel.mapping.allocation import Staircase, array_work, slowest_cycles, staircase
 from dfmodel.mapping.context import Context, combine, sequences_in, streamed_dim, tiles_of
 from dfmodel.mapping.sharding import ShardingRules, boundary_layout, conversion_bytes, conversion_operation
-from dfmodel.workloads.graph import PARAMETER_ROLES, PARTIAL, Block, Kernel, Layout, Strategy
+from dfmodel.workloads.graph import BATCH, PARAMETER_ROLES, PARTIAL, Block, Kernel, Layout, Strategy
 
 #: Largest relative difference between a program's objective and the evaluator's seconds.
 TOLERANCE = 1e-6
@@ -187,7 +188,7 @@ class BlockEvaluator:
         if len(phases) > 1 and not self.context.assumptions.partitions.mixed_phases:
             raise MismatchError(f"a partition holds forward and backward kernels: {', '.join(sorted(names))}")
         context = self.context
-        compute = sum(self.compute_s(k) for k in kernels)
+        compute = self.compute_of(kernels, crossing)
         network = sum(self.network_s(k.name) for k in kernels)
         moved = sum(self.fixed_traffic(k) for k in kernels) + (self._traffic(names) if crossing else 0.0)
         timer = context.timer
@@ -215,7 +216,52 @@ class BlockEvaluator:
             self._traffic({kernel.name}) + self.fixed_traffic(kernel),
         )
 
+    @property
+    def _by_tiles(self) -> bool:
+        return self.context.assumptions.compute.model == "tiles"
+
+    def compute_of(self, kernels: list[Kernel], allocated: bool = True) -> float:
+        """Compute seconds of a partition: a sum, or at cycle level the slowest kernel under the best sharing of tiles
+        (not `allocated`: the work over all tiles, a lower bound that adds up over partitions).
+        """
+        if not self._by_tiles:
+            return sum(self.compute_s(k) for k in kernels)
+        array = self.context.tile_array
+        if not allocated:
+            work = sum(self._ideal_cycles(k) for k in kernels)
+            return work * self._sequences / array.clock_hz
+        cycles = slowest_cycles([self.staircase_of(k) for k in kernels], array.count)
+        return math.inf if cycles is None else cycles * self.seconds_per_cycle
+
+    @property
+    def seconds_per_cycle(self) -> float:
+        """Seconds over a whole pass that one cycle per streamed tile adds up to."""
+        return self._tiles * self._sequences / self.context.tile_array.clock_hz
+
+    def staircase_of(self, kernel: Kernel) -> Staircase:
+        """Cycles of a kernel on one chip, per streamed tile, by number of compute tiles."""
+        split = self.strategies[kernel.name].split
+        work = array_work(self._one_sequence(kernel), split, self.context.chips, self._tiles)
+        return staircase(work, self.context.tile_array)
+
+    def _one_sequence(self, kernel: Kernel) -> Kernel:
+        return kernel if BATCH not in kernel.dims else replace(kernel, dims={**kernel.dims, BATCH: 1})
+
+    @property
+    def _sequences(self) -> int:
+        return max((k.dims.get(BATCH, 1) for k in self.block.kernels), default=1)
+
+    def _ideal_cycles(self, kernel: Kernel) -> float:
+        """Cycles of the kernel's unpadded work, per sequence, on all tiles at once."""
+        array = self.context.tile_array
+        work = array_work(self._one_sequence(kernel), self.strategies[kernel.name].split, self.context.chips, 1)
+        per_tile = array.lanes * array.stages if work.systolic else array.lanes
+        return work.rows * work.columns * work.depth / (per_tile * array.count)
+
     def compute_s(self, kernel: Kernel) -> float:
+        """Compute seconds of a kernel that has the chip to itself."""
+        if self._by_tiles:
+            return self.compute_of([kernel])
         flops = kernel.flops_split(self.strategies[kernel.name].split, self.context.chips)
         return self.context.timer.compute_s(flops, kernel.unit)
 
@@ -235,7 +281,7 @@ class BlockEvaluator:
         for kernel in self.block.kernels:
             if self.strategies[kernel.name].reduce_outputs:
                 for o in kernel.outputs:
-                    size = self.block.tensors[o.tensor].bytes
+                    size = self.padded(o.tensor, self.block.tensors[o.tensor].bytes)
                     found.append(self._communication(kernel.name, "all_reduce", o.tensor, size))
         for tensor in self.block.tensors:
             found += self._conversions(tensor)
@@ -265,7 +311,7 @@ class BlockEvaluator:
                 continue
             same_phase = producer is not None and phase == block.by_name[producer].phase
             charged = producer if same_phase and producer is not None else consumer
-            size = conversion_bytes(block, tensor, operation, self.context.chips)
+            size = self.padded(tensor, conversion_bytes(block, tensor, operation, self.context.chips))
             found[key] = self._communication(charged, operation, tensor, size)
         return list(found.values())
 

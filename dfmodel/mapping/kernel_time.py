@@ -22,12 +22,17 @@ class KernelTimer:
     assumptions: Assumptions
 
     def compute_s(self, flops: float, unit: Unit) -> float:
-        """Seconds of `flops` FLOP. The efficiency model is flops / (max * peak) * (1 + half / flops)."""
+        """Seconds of `flops` FLOP. The efficiency model is (flops + half) / (max * peak).
+
+        Under the tile model this is the ideal rate, used to price shardings; partitions count cycles.
+        """
         if flops == 0:
             return 0.0
         compute = self.assumptions.compute
         if compute.model == "flat":
             return flops / (compute.utilisation * self._peak(unit))
+        if compute.model == "tiles":
+            return flops / self._peak(unit)
         curve = self.chip.efficiency
         if unit == "vector" and not compute.vector_at_matrix_rate:
             return flops / (curve.vector_max * self._peak(unit))

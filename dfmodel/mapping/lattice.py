@@ -35,7 +35,7 @@ class LatticeResult:
 
 
 def solve_lattice(p: PartitionProblem) -> LatticeResult:
-    """The optimum of `p` over all partitionings, pins left out of account.
+    """The optimum of `p` over all partitionings; a pinned kernel's partition is in its slot, others may stay empty.
 
     Raises LatticeTooLargeError where the block has too many ideals.
     """
@@ -56,12 +56,12 @@ def _best_path(
     """Arcs of the best path, its seconds, and the potentials that prove it."""
     last = len(ideals.sizes) - 1
     free, arcs = _longest_free(ideals, columns)
-    if np.isfinite(free[last]) and not p.halves:
+    if np.isfinite(free[last]) and not p.halves and not p.pinned:
         path = _trace(arcs, columns, last)
         if len(path) <= slots:
             return path, float(free[last]), (free[None, :],)
-    if ideals.waist is None or not p.halves:
-        layers, chosen = _layered(ideals, columns, slots, 0)
+    if ideals.waist is None or not p.halves or p.pinned:
+        layers, chosen = _layered(ideals, columns, slots, 0, _slot_masks(p, ideals, columns, slots))
         if not np.isfinite(layers[slots, last]):
             return None, np.inf, (layers,)
         return _trace_layers(layers, chosen, columns, slots, last), float(layers[slots, last]), (layers,)
@@ -84,8 +84,31 @@ def _longest_free(ideals: Ideals, columns: Columns) -> tuple[np.ndarray, np.ndar
     return least, arc
 
 
-def _layered(ideals: Ideals, columns: Columns, layers: int, source: int) -> tuple[np.ndarray, np.ndarray]:
-    """least[n, j]: least seconds from `source` to ideal j in at most n partitions; and the arcs that reach it."""
+def _slot_masks(p: PartitionProblem, ideals: Ideals, columns: Columns, slots: int) -> list[np.ndarray] | None:
+    """Which arcs may be the partition of each slot: those holding no kernel pinned elsewhere, nor (with halves) one of
+    the wrong phase; None where every arc may be any."""
+    if not p.pinned:
+        return None
+    inside = ideals.members.astype(float)
+    forward = inside @ np.array([float(phase == 0) for phase in p.phase])
+    masks = []
+    for slot in range(slots):
+        elsewhere = [k for k, q in p.pinned if q != slot]
+        barred = inside[:, elsewhere].sum(axis=1)
+        if p.halves and not p.mixed_phases and len(set(p.phase)) > 1:
+            if slot >= (slots + 1) // 2:
+                barred = barred + forward
+            elif slot < slots // 2:
+                barred = barred + inside.sum(axis=1) - forward
+        masks.append(barred[columns.after] - barred[columns.before] < 0.5)
+    return masks
+
+
+def _layered(
+    ideals: Ideals, columns: Columns, layers: int, source: int, masks: list[np.ndarray] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """least[n, j]: least seconds from `source` to ideal j in the first n slots (some may be empty); and the arcs that
+    reach it. `masks[n]` says which arcs slot n may hold."""
     count = len(ideals.sizes)
     least = np.full((layers + 1, count), np.inf)
     least[0, source] = 0.0
@@ -96,6 +119,8 @@ def _layered(ideals: Ideals, columns: Columns, layers: int, source: int) -> tupl
         if not len(targets):
             continue
         totals = least[n - 1][columns.before] + columns.seconds
+        if masks is not None:
+            totals = np.where(masks[n - 1], totals, np.inf)
         best = np.minimum.reduceat(totals, starts)
         better = best < least[n, targets]
         for t in np.nonzero(better)[0]:
@@ -147,11 +172,14 @@ def _assignment(p: PartitionProblem, ideals: Ideals, columns: Columns, path: lis
     """Partition numbers of the kernels; with halves the backward ones start at the second half."""
     found = np.zeros(len(p.kernels), dtype=int)
     slot = 0
+    wanted = dict(p.pinned)
     for arc in path:
         before, after = columns.before[arc], columns.after[arc]
         if p.halves and ideals.waist is not None and before == ideals.waist:
             slot = max(slot, slots // 2)
-        found[ideals.members[after] & ~ideals.members[before]] = slot
+        held = ideals.members[after] & ~ideals.members[before]
+        slot = max([slot, *[q for k, q in wanted.items() if held[k]]])
+        found[held] = slot
         slot += 1
     return tuple(int(s) for s in found)
 
@@ -169,11 +197,14 @@ def check_certificate(p: PartitionProblem, result: LatticeResult) -> None:
     several), so no path is shorter than the potential of the full ideal, and that must be the seconds claimed.
     """
     c = result.columns
+    masks = _slot_masks(p, result.ideals, c, partitions_of(p))
     for layers in result.potentials:
         pairs = [(layers[0], layers[0])] if len(layers) == 1 else list(pairwise(layers))
-        for before, after in pairs:
+        for slot, (before, after) in enumerate(pairs):
             reached = before[c.before] + c.seconds
             broken = after[c.after] > reached * (1 + 1e-12)
+            if masks is not None:
+                broken &= masks[slot]
             if broken.any():
                 raise MismatchError(f"{int(broken.sum())} arcs of the lattice are shorter than their potentials allow")
     last = len(result.ideals.sizes) - 1

@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dfmodel.errors import LimitError
-from dfmodel.mapping.build import build_partition_problem, build_sharding_problem, explain_sram
-from dfmodel.mapping.context import Context
+from dfmodel.errors import InfeasibleError, LimitError
+from dfmodel.mapping.build import build_partition_problem, build_sharding_problem, explain_sram, passes_of
+from dfmodel.mapping.context import Context, tile_counts, tiles_of
 from dfmodel.mapping.evaluate import BlockEvaluation, BlockEvaluator, check_against
 from dfmodel.mapping.footprint import saved_bytes
 from dfmodel.mapping.ideals import LatticeTooLargeError
@@ -72,22 +72,59 @@ def map_block(
     evaluator: BlockEvaluator, settings: SolverSettings, pinned: Mapping[str, int] | None = None
 ) -> MappedBlock:
     """Partition a sharded block: each kernel alone on a kernel-by-kernel chip, the lattice's exact dynamic program
-    elsewhere, or the assignment program where a user pins kernels to partitions or the lattice is too large.
+    elsewhere (for every number of tiles worth trying), or the assignment program where the lattice is too large.
 
     Raises InfeasibleError where no partitioning fits SRAM, LimitError where the time limit left no solution.
     """
+    choices = evaluator.context.assumptions
+    found: MappedBlock | None = None
+    refused: InfeasibleError | None = None
+    for tiles in tile_counts(evaluator.block, choices):
+        try:
+            mapped = _at_tiles(_with_tiles(evaluator, tiles), settings, pinned)
+        except InfeasibleError as error:
+            refused = error
+            continue
+        if found is None or mapped.evaluation.seconds() < found.evaluation.seconds():
+            found = mapped
+    if found is None:
+        assert refused is not None
+        raise refused
+    return found
+
+
+def _with_tiles(evaluator: BlockEvaluator, tiles: int) -> BlockEvaluator:
+    """The same sharded block streamed in another number of tiles."""
+    context = evaluator.context
+    if tiles == tiles_of(evaluator.block, context.assumptions):
+        return evaluator
+    partitions = context.assumptions.partitions.model_copy(update={"tiles": tiles})
+    assumptions = context.assumptions.model_copy(update={"partitions": partitions})
+    return BlockEvaluator(evaluator.block, evaluator.strategies, replace(context, assumptions=assumptions))
+
+
+def _at_tiles(evaluator: BlockEvaluator, settings: SolverSettings, pinned: Mapping[str, int] | None) -> MappedBlock:
     block = evaluator.block
     if not evaluator.context.dataflow:
+        if evaluator.context.assumptions.compute.model == "tiles":
+            _check_alone(evaluator)
         alone = {name: i for i, name in enumerate(block.topological_order)}
         return MappedBlock(evaluator, evaluator.evaluate(alone))
     problem = build_partition_problem(evaluator, _own(block, pinned))
-    if not problem.pinned:
-        try:
-            return _by_lattice(evaluator, problem)
-        except LatticeTooLargeError:
-            # the assignment program has no such limit; its status and gap are in the certificate
-            pass
-    return _by_assignment(evaluator, problem, settings)
+    try:
+        return _by_lattice(evaluator, problem)
+    except LatticeTooLargeError:
+        if problem.allocation is not None:
+            raise
+        # the assignment program has no such limit; its status and gap are in the certificate
+        return _by_assignment(evaluator, problem, settings)
+
+
+def _check_alone(evaluator: BlockEvaluator) -> None:
+    """Raises InfeasibleError where a kernel streamed through the compute tiles does not fit SRAM by itself."""
+    sram = evaluator.context.system.chip.sram_bytes
+    if any(evaluator.sram({k.name}) / passes_of(evaluator, k) > sram for k in evaluator.block.kernels):
+        raise explain_sram(evaluator)
 
 
 def _by_lattice(evaluator: BlockEvaluator, problem: PartitionProblem) -> MappedBlock:
@@ -135,23 +172,26 @@ def _by_assignment(evaluator: BlockEvaluator, problem: PartitionProblem, setting
 
 def second_opinions(mapped: MappedBlock, settings: SolverSettings) -> list[dict[str, Any]]:
     """The winner's partitioning as programs: the path program on the arcs that could beat it, and the assignment
-    program with as many partitions as it uses, for at most SECOND_OPINION_S. Raises MismatchError where one of them,
+    program with as many partitions as it uses, for at most SECOND_OPINION_S (not at cycle level: sharing of tiles is
+    in the columns' costs; a path program has no slots for pinned kernels). Raises MismatchError where one of them,
     proven, finds anything else.
     """
     if mapped.lattice is None or mapped.problem is None:
         return []
     name, found = mapped.evaluator.block.name, mapped.lattice
-    path = solve_path(mapped.problem, found, time_limit_s=settings.time_limit_s, log=settings.log)
+    opinions = []
+    if not mapped.problem.pinned:
+        path = solve_path(mapped.problem, found, time_limit_s=settings.time_limit_s, log=settings.log)
+        opinions.append(("partitioning (path program)", path))
     used = mapped.problem.count or len(set(mapped.evaluation.assignment.values()))
     limit = SECOND_OPINION_S if settings.time_limit_s is None else min(SECOND_OPINION_S, settings.time_limit_s)
-    _, assigned = solve_assignment(replace(mapped.problem, count=used), time_limit_s=limit, log=settings.log)
-    for label, result in (("path program", path), ("assignment program", assigned)):
+    if mapped.problem.allocation is None:
+        _, assigned = solve_assignment(replace(mapped.problem, count=used), time_limit_s=limit, log=settings.log)
+        opinions.append(("partitioning (assignment program)", assigned))
+    for label, result in opinions:
         if result.proven and result.objective is not None:
             check_against(f"{label} of block '{name}'", result.objective / MS, found.seconds)
-    return [
-        describe_solve("partitioning (path program)", name, path, 1 / MS),
-        describe_solve("partitioning (assignment program)", name, assigned, 1 / MS),
-    ]
+    return [describe_solve(label, name, result, 1 / MS) for label, result in opinions]
 
 
 def describe_solve(level: str, block: str, result: SolveResult, to_objective: float) -> dict[str, Any]:

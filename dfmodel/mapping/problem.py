@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from dfmodel.mapping.allocation import Allocation
+
 Overlap = Literal["none", "compute_memory", "full"]
 
 
@@ -71,6 +73,8 @@ class PartitionProblem:
     halves: bool = False
     mixed_phases: bool = False
     reconfiguration_s: float = 0.0
+    #: Where set, compute is not additive: the kernels of a partition share the chip's tiles and `compute_s` is unused.
+    allocation: Allocation | None = None
     #: Kernel index -> partition index that a user fixes.
     pinned: tuple[tuple[int, int], ...] = ()
 
