@@ -10,7 +10,7 @@ import numpy as np
 
 from dfmodel.errors import MismatchError
 from dfmodel.mapping.columns import Columns, all_columns
-from dfmodel.mapping.ideals import Ideals, enumerate_ideals
+from dfmodel.mapping.ideals import MOST_IDEALS, Ideals, enumerate_ideals
 from dfmodel.mapping.partitioning import partitions_of
 from dfmodel.mapping.problem import PartitionProblem
 
@@ -34,13 +34,13 @@ class LatticeResult:
     wall_s: float
 
 
-def solve_lattice(p: PartitionProblem) -> LatticeResult:
+def solve_lattice(p: PartitionProblem, most_ideals: int = MOST_IDEALS) -> LatticeResult:
     """The optimum of `p` over all partitionings; a pinned kernel's partition is in its slot, others may stay empty.
 
     Raises LatticeTooLargeError where the block has too many ideals.
     """
     began = time.perf_counter()
-    ideals = enumerate_ideals(p)
+    ideals = enumerate_ideals(p, most_ideals)
     columns = all_columns(p, ideals)
     slots = partitions_of(p)
     path, seconds, potentials = _best_path(p, ideals, columns, slots)
@@ -55,7 +55,7 @@ def _best_path(
 ) -> tuple[list[int] | None, float, tuple[np.ndarray, ...]]:
     """Arcs of the best path, its seconds, and the potentials that prove it."""
     last = len(ideals.sizes) - 1
-    free, arcs = _longest_free(ideals, columns)
+    free, arcs = _least_free(ideals, columns)
     if np.isfinite(free[last]) and not p.halves and not p.pinned:
         path = _trace(arcs, columns, last)
         if len(path) <= slots:
@@ -68,7 +68,7 @@ def _best_path(
     return _halved(ideals, columns, slots)
 
 
-def _longest_free(ideals: Ideals, columns: Columns) -> tuple[np.ndarray, np.ndarray]:
+def _least_free(ideals: Ideals, columns: Columns) -> tuple[np.ndarray, np.ndarray]:
     """Least seconds to every ideal with any number of partitions, and the arc that reaches it so."""
     count = len(ideals.sizes)
     least = np.full(count, np.inf)
@@ -146,6 +146,13 @@ def _halved(ideals: Ideals, columns: Columns, slots: int) -> tuple[list[int] | N
         return None, np.inf, potentials
     first = _trace_layers(to_waist, first_arcs, columns, f, waist)
     return first + _trace_layers(from_waist, second_arcs, columns, b, last), seconds, potentials
+
+
+def best_free_path(ideals: Ideals, columns: Columns) -> tuple[float, list[int]]:
+    """Seconds and arcs of the best path to the last ideal with any number of partitions; infinite where none fits."""
+    least, arcs = _least_free(ideals, columns)
+    last = len(ideals.sizes) - 1
+    return float(least[last]), _trace(arcs, columns, last) if np.isfinite(least[last]) else []
 
 
 def _trace(arc: np.ndarray, columns: Columns, last: int) -> list[int]:
