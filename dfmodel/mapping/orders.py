@@ -65,7 +65,7 @@ def additive_bound_s(p: PartitionProblem) -> float:
 
 
 def repeated_order(one: PartitionProblem, assignment: Sequence[int], names: Sequence[str], copies: int) -> list[int]:
-    """An order for `copies` of a block (kernels named `name@i`, see `workloads.stack`): the best partitions of one copy,
+    """An order for `copies` of a block (kernels `name@i`, see `workloads.stack`): the best partitions of one copy,
     copy after copy forwards, then backwards from the last. `names` are the large block's kernels."""
     position = {name: i for i, name in enumerate(names)}
     ranked = sorted(range(len(one.kernels)), key=lambda k: (assignment[k], k))
