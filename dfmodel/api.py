@@ -23,7 +23,7 @@ from dfmodel.systems.catalog import load_system
 from dfmodel.systems.cost import system_cost, system_power
 from dfmodel.systems.system import System
 from dfmodel.workloads.graph import Workload
-from dfmodel.workloads.registry import build_workload
+from dfmodel.workloads.registry import build_workload, is_llm
 
 Made = TypeVar("Made")
 
@@ -100,10 +100,14 @@ def run(
             problems.extend(error.problems)
             return None
 
-    workload = tried(lambda: build_workload(config.workload, config.workload_overrides, catalogs))
     system = tried(lambda: load_system(config.system, config.system_overrides, catalogs))
     assumptions = tried(lambda: load_assumptions(config.assumptions, config.assumption_overrides, catalogs))
     request = tried(lambda: plan_request(config.plan))
+    overrides = dict(config.workload_overrides)
+    able = system is not None and assumptions is not None and _fuses_attention(system, assumptions)
+    if able and "attention" not in overrides and is_llm(config.workload, catalogs):
+        overrides["attention"] = "fused"
+    workload = tried(lambda: build_workload(config.workload, overrides, catalogs))
     if problems or workload is None or system is None or assumptions is None or request is None:
         raise InputError(problems)
     system.chip.matrix_peak(workload.dtype)
@@ -111,6 +115,14 @@ def run(
     deadline = None if time_limit_s is None else began + time_limit_s
     state, best, proofs = search(workload, system, assumptions, request, settings, progress, deadline)
     return build_result(state, best, proofs, time.perf_counter() - began, gap)
+
+
+def _fuses_attention(system: System, assumptions: Assumptions) -> bool:
+    return (
+        system.chip.execution == "kernel_by_kernel"
+        and assumptions.partitions.fusion
+        and "attention" in system.chip.fusions
+    )
 
 
 def build_result(state: Search, best: Evaluated, proofs: list[dict[str, Any]], wall_s: float, gap: float) -> Result:
@@ -183,11 +195,12 @@ def _describe_system(s: System, dtype: str) -> dict[str, Any]:
 
 
 def _metrics(state: Search, best: Evaluated) -> dict[str, float | None]:
-    """Throughput and utilisations over the chips used; MFU counts matrix FLOPs once, HFU adds recomputation."""
+    """Throughput and utilisations over the chips used; MFU counts matrix FLOPs once, HFU adds what is repeated."""
     workload, seconds = state.workload, best.iteration.seconds
     used = best.plan.describe()["chips_used"]
     peak = state.system.chip.matrix_peak(workload.dtype)
-    matrix = workload.flops_per_sample("matrix") * workload.batch
+    matrix = workload.model_flops_per_sample("matrix") * workload.batch
+    done = workload.flops_per_sample("matrix") * workload.batch
     repeated = 0.0
     if best.plan.recompute == "full":
         repeated = workload.batch * sum(
@@ -205,7 +218,7 @@ def _metrics(state: Search, best: Evaluated) -> dict[str, float | None]:
         f"{unit}s_per_s": units / seconds,
         "samples_per_s": workload.batch / seconds,
         "mfu": matrix / capacity,
-        "hfu": (matrix + repeated) / capacity,
+        "hfu": (done + repeated) / capacity,
         "utilisation": counted / capacity,
         "layer_s": sum(
             b.seconds() for b, (_, n) in zip(best.blocks, workload.blocks, strict=True) if n == workload.layers

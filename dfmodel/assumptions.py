@@ -43,6 +43,7 @@ class PartitionAssumptions(_Section):
     kernel_overlap: Literal["none", "compute_memory", "full"] = Field(
         "compute_memory", description="the same for chips that run kernel by kernel"
     )
+    fusion: bool = Field(True, description="kernel-by-kernel chips run their allowed fusions as one kernel")
     boundary_buffers: int = Field(2, ge=1, description="tile buffers per tensor that enters or leaves a partition")
     maximum: int = Field(64, ge=1, description="most partitions per block; `count` fixes the number instead")
     count: int | None = Field(None, ge=1, description="number of partitions; null: free up to `maximum`")

@@ -214,7 +214,7 @@ def test_files_with_faults(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
 
 def test_a_dumped_graph_gives_the_same_answer(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A user's own graph file runs like a catalog workload: the default model written out and read back."""
-    small = {"layers": 4, "hidden": 1024, "heads": 16, "ffn": 4096, "batch": 64}
+    small = {"layers": 4, "hidden": 1024, "heads": 16, "ffn": 4096, "batch": 64, "attention": "fused"}
     (tmp_path / "graph.yaml").write_text(dump_graph(build_workload("llm", small)))
     rest = ["--no-save", "--json", "--set", "system.nodes=1"]
     _, own, _ = _run(capsys, "optimize", "--workload", str(tmp_path / "graph.yaml"), *rest)

@@ -8,7 +8,7 @@ from partition_reference import seconds
 
 import dfmodel
 from dfmodel.errors import MismatchError
-from dfmodel.mapping.build import build_partition_problem, build_sharding_problem
+from dfmodel.mapping.build import build_partition_problem, build_sharding_problem, fused_assignment
 from dfmodel.mapping.context import Context
 from dfmodel.mapping.evaluate import BlockEvaluator, check_against
 from dfmodel.mapping.footprint import layers_per_stage, saved_bytes
@@ -92,7 +92,7 @@ def test_sharding_objective_is_the_blocks_time() -> None:
     for sequence in (False, True):
         e = _evaluator("dgx", 8, sequence, {}, batch=2)
         sharding, _ = solve_sharding(build_sharding_problem(e.block, e.context))
-        order = {name: i for i, name in enumerate(e.block.topological_order)}
+        order = fused_assignment(e)
         assert sharding.objective == pytest.approx(e.evaluate(order).seconds(), rel=1e-9)
 
 

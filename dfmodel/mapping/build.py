@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from dfmodel.errors import InfeasibleError
 from dfmodel.mapping.allocation import Allocation
 from dfmodel.mapping.context import Context, combine
 from dfmodel.mapping.evaluate import BlockEvaluator
+from dfmodel.mapping.fusion import (
+    FusedColumn,
+    FusedSet,
+    agrees,
+    best_sets,
+    legal_sets,
+    numbered,
+    option_combinations,
+)
 from dfmodel.mapping.problem import PartitionProblem, TensorUse
 from dfmodel.mapping.sharding import ShardingProblem, ShardingRules, sharding_problem
 from dfmodel.units import format_quantity
@@ -18,13 +28,20 @@ from dfmodel.workloads.graph import PARAMETER_ROLES, Block, Kernel, Strategy
 def build_sharding_problem(block: Block, context: Context, pinned: Mapping[str, str] | None = None) -> ShardingProblem:
     """The sharding problem of `block` in `context`.
 
-    On a kernel-by-kernel chip a kernel's cost is all its seconds, so that the optimum is the block's; on a
-    dataflow chip it is its compute seconds, and memory is left to the partitioning.
+    On a kernel-by-kernel chip a kernel's cost is all its seconds and fused kernels are columns, so that the optimum is
+    the block's; on a dataflow chip it is its compute seconds, and memory is left to the partitioning.
     """
     choices = context.assumptions.sharding
     rules = ShardingRules(context.sequence, choices.weights, choices.shared_conversions, pinned or {})
-    price = _compute_price(context) if context.dataflow else _kernel_price(block, context)
-    return sharding_problem(block, context.chips, rules, price, context.collective_s, choices.objective)
+    if context.dataflow:
+        return sharding_problem(
+            block, context.chips, rules, _compute_price(context), context.collective_s, choices.objective
+        )
+    problem = sharding_problem(
+        block, context.chips, rules, _kernel_price(block, context), context.collective_s, choices.objective
+    )
+    sets = legal_sets(block, context.fusions) if choices.objective == "time" else ()
+    return replace(problem, columns=tuple(_columns(problem, context, sets))) if sets else problem
 
 
 def _compute_price(context: Context) -> Callable[[Kernel, Strategy], float]:
@@ -36,33 +53,77 @@ def _compute_price(context: Context) -> Callable[[Kernel, Strategy], float]:
 
 def _kernel_price(block: Block, context: Context) -> Callable[[Kernel, Strategy], float]:
     def price(kernel: Kernel, strategy: Strategy) -> float:
-        compute = context.timer.compute_s(kernel.flops_split(strategy.split, context.chips), kernel.unit)
-        memory = context.timer.memory_s(_moved_alone(block, kernel, strategy, context))
-        return combine(context.overlap, compute, memory, 0.0) + context.start_s
+        return fused_seconds(block, [kernel], [strategy], context)
 
     return price
 
 
-def _moved_alone(block: Block, kernel: Kernel, strategy: Strategy, context: Context) -> float:
-    """Bytes a kernel run alone moves: operands in the layouts it needs, results in those it gives."""
+def _columns(problem: ShardingProblem, context: Context, sets: Sequence[FusedSet]) -> Iterator[FusedColumn]:
+    """Every kernel alone and every legal set, under every choice of strategies that agrees inside it."""
+    block = problem.block
+    strategies = {k.name: [o.strategy for o in problem.options[k.name]] for k in block.kernels}
+    for kernel in block.kernels:
+        for o, option in enumerate(problem.options[kernel.name]):
+            yield FusedColumn((kernel.name,), (o,), option.cost)
+    for members in sets:
+        kernels = [block.by_name[name] for name in members]
+        for numbers in option_combinations(block, members, strategies):
+            chosen = [strategies[name][o] for name, o in zip(members, numbers, strict=True)]
+            yield FusedColumn(members, numbers, fused_seconds(block, kernels, chosen, context))
+
+
+def fused_seconds(block: Block, kernels: Sequence[Kernel], strategies: Sequence[Strategy], context: Context) -> float:
+    """Seconds of kernels run as one, network apart: operands from outside in the layouts they need, results others
+    need in those they give, tensors between them on chip."""
+    compute = sum(
+        context.timer.compute_s(k.flops_split(s.split, context.chips), k.unit)
+        for k, s in zip(kernels, strategies, strict=True)
+    )
+    memory = context.timer.memory_s(_moved_together(block, kernels, strategies, context))
+    return combine(context.overlap, compute, memory, 0.0) + context.start_s
+
+
+def _moved_together(block: Block, kernels: Sequence[Kernel], strategies: Sequence[Strategy], context: Context) -> float:
     traffic = context.assumptions.traffic
-    split = strategy.split
-    share = 1.0 if split is None else math.ceil(kernel.dims[split] / context.chips) / kernel.dims[split]
-    moved = kernel.extra_bytes
-    read: dict[str, float] = {}
-    for operand, layout in zip(kernel.inputs, strategy.needs, strict=True):
-        tensor = block.tensors[operand.tensor]
-        if tensor.role == "weight":
-            moved += tensor.bytes_in(layout, context.chips) if traffic.weights else 0.0
-        elif tensor.role == "table":
-            moved += kernel.points * share * tensor.bytes / tensor.elements
-        elif operand.tensor in block.producer or traffic.block_boundary:
-            read[operand.tensor] = tensor.bytes_in(layout, context.chips)
-    for operand, layout in zip(kernel.outputs, strategy.gives, strict=True):
-        leaves = traffic.block_boundary and operand.tensor in block.outputs
-        if block.consumers[operand.tensor] or leaves:
-            moved += block.tensors[operand.tensor].bytes_in(layout, context.chips)
+    inside = {k.name for k in kernels}
+    moved = 0.0
+    read: dict[tuple[str, str], float] = {}
+    for kernel, strategy in zip(kernels, strategies, strict=True):
+        split = strategy.split
+        share = 1.0 if split is None else math.ceil(kernel.dims[split] / context.chips) / kernel.dims[split]
+        moved += kernel.extra_bytes
+        weights: dict[str, float] = {}
+        for operand, layout in zip(kernel.inputs, strategy.needs, strict=True):
+            tensor = block.tensors[operand.tensor]
+            producer = block.producer.get(operand.tensor)
+            if tensor.role == "weight":
+                weights[operand.tensor] = tensor.bytes_in(layout, context.chips) if traffic.weights else 0.0
+            elif tensor.role == "table":
+                moved += kernel.points * share * tensor.bytes / tensor.elements
+            elif producer not in inside and (producer is not None or traffic.block_boundary):
+                read[operand.tensor, layout] = tensor.bytes_in(layout, context.chips)
+        moved += sum(weights.values())
+        for operand, layout in zip(kernel.outputs, strategy.gives, strict=True):
+            leaves = traffic.block_boundary and operand.tensor in block.outputs
+            if leaves or any(c not in inside for c in block.consumers[operand.tensor]):
+                moved += block.tensors[operand.tensor].bytes_in(layout, context.chips)
     return moved + sum(read.values())
+
+
+def fused_assignment(evaluator: BlockEvaluator) -> dict[str, int]:
+    """The best fused kernels of a sharded block, as partition numbers; each kernel alone where nothing may fuse."""
+    block, context = evaluator.block, evaluator.context
+    alone = {name: i for i, name in enumerate(block.topological_order)}
+    sets = legal_sets(block, context.fusions) if context.assumptions.sharding.objective == "time" else ()
+    if not sets:
+        return alone
+    strategies = evaluator.strategies
+    usable: dict[FusedSet, float] = {}
+    for members in (*((k.name,) for k in block.kernels), *sets):
+        if len(members) == 1 or agrees(block, members, strategies):
+            kernels = [block.by_name[name] for name in members]
+            usable[members] = fused_seconds(block, kernels, [strategies[name] for name in members], context)
+    return numbered(block, best_sets(block.topological_order, usable)) or alone
 
 
 def build_partition_problem(evaluator: BlockEvaluator, pinned: Mapping[str, int] | None = None) -> PartitionProblem:

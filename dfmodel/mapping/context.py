@@ -60,6 +60,11 @@ class Context:
         return self.system.chip.execution == "dataflow"
 
     @property
+    def fusions(self) -> tuple[str, ...]:
+        """What may run as one kernel, where kernels run one by one."""
+        return () if self.dataflow or not self.assumptions.partitions.fusion else self.system.chip.fusions
+
+    @property
     def overlap(self) -> Overlap:
         p = self.assumptions.partitions
         return p.overlap if self.dataflow else p.kernel_overlap

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from dfmodel.errors import InfeasibleError, LimitError, MismatchError
-from dfmodel.mapping.build import build_partition_problem, build_sharding_problem, explain_sram, passes_of
+from dfmodel.mapping.build import (
+    build_partition_problem,
+    build_sharding_problem,
+    explain_sram,
+    fused_assignment,
+    passes_of,
+)
 from dfmodel.mapping.context import Context, tile_counts, tiles_of
 from dfmodel.mapping.evaluate import BlockEvaluation, BlockEvaluator, check_against
 from dfmodel.mapping.footprint import saved_bytes
@@ -115,8 +121,7 @@ def _at_tiles(evaluator: BlockEvaluator, settings: SolverSettings, pinned: Mappi
     if not evaluator.context.dataflow:
         if evaluator.context.assumptions.compute.model == "tiles":
             _check_alone(evaluator)
-        alone = {name: i for i, name in enumerate(block.topological_order)}
-        return MappedBlock(evaluator, evaluator.evaluate(alone))
+        return MappedBlock(evaluator, evaluator.evaluate(fused_assignment(evaluator)))
     problem = build_partition_problem(evaluator, _own(block, pinned))
     try:
         return _by_lattice(evaluator, problem)

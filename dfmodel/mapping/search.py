@@ -23,7 +23,7 @@ from dfmodel.mapping.map_block import (
 )
 from dfmodel.mapping.pipeline import Iteration, iteration
 from dfmodel.mapping.plan import Plan, PlanRequest, candidate_plans
-from dfmodel.mapping.sharding import NoShardingError, Sharding
+from dfmodel.mapping.sharding import NoShardingError, Sharding, ShardingProblem
 from dfmodel.systems.network import Group
 from dfmodel.systems.system import System
 from dfmodel.units import format_quantity
@@ -260,7 +260,9 @@ class Search:
         self.mips_solved += 1
         self.out_of_time |= not result.proven
         scale = sharding.objective / result.objective if result.objective else 1.0
-        return sharding, describe_solve("sharding", block.name, result, scale)
+        return sharding, describe_solve(
+            "sharding and fusion" if sharding.problem.columns else "sharding", block.name, result, scale
+        )
 
     def _fullest_stage(self, plan: Plan, mapped: tuple[MappedBlock, ...], steps: Iteration) -> dict[str, float]:
         """Bytes by category of the stage that holds most."""
@@ -359,7 +361,7 @@ class Search:
         if key not in self._floors:
             mapped = self._mapped_block(key)
             problem = build_sharding_problem(mapped.evaluator.block, mapped.evaluator.context, self._pins(key))
-            floor = sum(min(o.cost for o in options) for options in problem.options.values())
+            floor = least_seconds(problem)
             self._floors[key] = min(1.0, floor / mapped.evaluation.seconds())
         return self._floors[key]
 
@@ -407,6 +409,18 @@ class Search:
         if refused:
             return refused[0]
         return InfeasibleError(f"{self.workload.title}: no tensor degree of the allowed plans can divide every kernel")
+
+
+def least_seconds(problem: ShardingProblem) -> float:
+    """A lower bound of a sharding problem: each kernel at its cheapest (its share of a fused one), no communication."""
+    if not problem.columns:
+        return sum(min(o.cost for o in options) for options in problem.options.values())
+    least: dict[str, float] = {}
+    for column in problem.columns:
+        share = column.seconds / len(column.kernels)
+        for name in column.kernels:
+            least[name] = min(share, least.get(name, share))
+    return sum(least.values())
 
 
 def strategies_of(sharding: Sharding) -> dict[str, Strategy]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from dfmodel.errors import DfmodelError, InputError, did_you_mean
+from dfmodel.mapping.fusion import FusedColumn, best_sets
 from dfmodel.workloads.graph import (
     BATCH,
     PARTIAL,
@@ -76,6 +77,8 @@ class ShardingProblem:
     conversion: Mapping[tuple[str, Layout, Layout], float]
     shared_conversions: bool
     pinned: Mapping[str, str] = field(default_factory=dict)
+    #: Kernels alone and fused, with their seconds; where given they carry the kernels' costs.
+    columns: tuple[FusedColumn, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -365,8 +368,19 @@ def _conversions(
 
 
 def sharding_cost(problem: ShardingProblem, choice: Mapping[str, int]) -> float:
-    """The objective of one choice by plain addition; infinite where a conversion is not legal."""
-    total = sum(problem.options[node][i].cost for node, i in choice.items())
+    """The objective of one choice by plain addition; infinite where a conversion is not legal.
+
+    Where kernels may fuse, they are fused as is best under the choice.
+    """
+    if problem.columns:
+        usable = {
+            c.kernels: c.seconds
+            for c in problem.columns
+            if all(choice[name] == o for name, o in zip(c.kernels, c.options, strict=True))
+        }
+        total = sum(usable[s] for s in best_sets(problem.block.topological_order, usable))
+    else:
+        total = sum(problem.options[node][i].cost for node, i in choice.items())
     for flow in problem.flows:
         source = problem.options[flow.producer][choice[flow.producer]].gives[flow.tensor]
         targets = [problem.options[c][choice[c]].needs[flow.tensor] for c in flow.consumers]

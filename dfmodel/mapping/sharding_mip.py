@@ -71,9 +71,34 @@ def add_shared_conversions(m: pyo.ConcreteModel, p: ShardingProblem) -> None:
             m.shared.add(m.z[f, a, b] >= m.y[f, c, a, b])
 
 
+def add_columns(m: pyo.ConcreteModel, p: ShardingProblem) -> None:
+    """Where kernels may fuse: x[k, o] = sum of use[c] over the columns c that hold kernel k under option o.
+
+    With add_choice every kernel is in exactly one column.
+    """
+    if not p.columns:
+        return
+    m.use = pyo.Var(range(len(p.columns)), domain=pyo.NonNegativeReals, bounds=(0, 1))
+    holding: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for c, column in enumerate(p.columns):
+        m.use[c].domain = pyo.Binary if len(column.kernels) > 1 else pyo.NonNegativeReals
+        for name, o in zip(column.kernels, column.options, strict=True):
+            holding[name, o].append(c)
+    pairs = [(k.name, o) for k in p.block.kernels for o in range(len(p.options[k.name]))]
+    m.held = pyo.Constraint(
+        range(len(pairs)), rule=lambda m, i: m.x[pairs[i]] == sum(m.use[c] for c in holding[pairs[i]])
+    )
+
+
 def add_objective(m: pyo.ConcreteModel, p: ShardingProblem, scale: float) -> None:
-    """Minimise the nodes' own costs plus conversions, paid once per (flow, layout) or, unshared, per consumer."""
-    own = sum(option.cost * scale * m.x[n, o] for n, options in p.options.items() for o, option in enumerate(options))
+    """Minimise the nodes' (or the columns') own costs plus conversions, paid once per flow and layout, or per consumer
+    where they are not shared."""
+    if p.columns:
+        own = sum(column.seconds * scale * m.use[c] for c, column in enumerate(p.columns))
+    else:
+        own = sum(
+            option.cost * scale * m.x[n, o] for n, options in p.options.items() for o, option in enumerate(options)
+        )
     moved = 0.0
     for f, c, a, b in m.y:
         cost = p.conversion[(p.flows[f].tensor, a, b)] * scale
@@ -86,7 +111,7 @@ def add_objective(m: pyo.ConcreteModel, p: ShardingProblem, scale: float) -> Non
 
 
 #: Constraint functions of this model, for the list of golden LP texts.
-CONSTRAINTS = (add_choice, add_pins, add_flow_marginals, add_shared_conversions)
+CONSTRAINTS = (add_choice, add_pins, add_flow_marginals, add_shared_conversions, add_columns)
 
 
 def sharding_model(p: ShardingProblem) -> tuple[pyo.ConcreteModel, float]:
@@ -101,6 +126,7 @@ def sharding_model(p: ShardingProblem) -> tuple[pyo.ConcreteModel, float]:
     add_flow_marginals(m, p)
     if p.shared_conversions:
         add_shared_conversions(m, p)
+    add_columns(m, p)
     add_objective(m, p, scale)
     return m, scale
 

@@ -255,6 +255,7 @@ def _chip(entry: _Entry, memories: tuple[Memory, ...] | None = None, efficiency:
         power_w=spec.power,
         price_usd=spec.price,
         reconfiguration_s=spec.reconfiguration,
+        fusions=spec.fusions,
         assumed=assumed_values(data),
     )
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from dfmodel.errors import InputError
 from dfmodel.systems.memory import Memory
+
+#: attention: scores, softmax and context in one kernel; epilogue: elementwise work after a matrix kernel that makes
+#: its operand; elementwise: elementwise kernels in a row, norms included.
+Fusion = Literal["attention", "epilogue", "elementwise"]
+FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
 
 Execution = Literal["dataflow", "kernel_by_kernel"]
 
@@ -72,6 +77,8 @@ class Chip:
     power_w: float | None = None
     price_usd: float | None = None
     reconfiguration_s: float = 0.0
+    #: What a kernel-by-kernel chip's software can run as one kernel: see FUSIONS.
+    fusions: tuple[Fusion, ...] = ()
     #: Names of the values that no source states and a documented default fills.
     assumed: tuple[str, ...] = ()
 

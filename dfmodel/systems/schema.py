@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from dfmodel import units
+from dfmodel.systems.chip import Fusion
 from dfmodel.systems.network import DimensionKind
 
 
@@ -155,6 +156,7 @@ class ChipFile(_Sourced):
     power: Power | None = None
     price: Money | None = None
     reconfiguration: Time = 0.0
+    fusions: tuple[Fusion, ...] = ()
 
     @model_validator(mode="after")
     def _one_peak_per_dtype(self) -> ChipFile:

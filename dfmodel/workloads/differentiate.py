@@ -274,6 +274,7 @@ class _Backward:
         saved: dict[str, tuple[Operand, ...]] = {
             "input": data,
             "output": kernel.outputs[:1],
+            "both": (*data, *kernel.outputs),
             "mask": kernel.outputs[1:2],
             "nothing": (),
         }
@@ -294,6 +295,7 @@ class _Backward:
             phase="backward",
             added=(),
             extra_bytes=0.0,
+            repeated_flops_per_point=kernel.backward_repeated_flops_per_point,
         )
 
     def _append(self, kernel: Kernel) -> None:

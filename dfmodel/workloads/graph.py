@@ -111,7 +111,7 @@ class Kernel:
     divided over chips (normalisation axes, scans). `tiling` is the dimension along which a spatial
     pipeline streams tiles. `linear` kernels (sums) may work on partial sums. `runs` is how often the
     kernel is executed one after another (scan or FFT stages). `saves` is what an elementwise kernel's
-    backward pass reads: "input", "output", "mask" (its second output) or "nothing".
+    backward pass reads: "input", "output", "both", "mask" (its second output) or "nothing".
     `strategies`, when given, replaces the derived ones (graphs in matrix form).
     """
 
@@ -128,8 +128,12 @@ class Kernel:
     tiling: str | None = None
     linear: bool = False
     runs: int = 1
-    saves: Literal["input", "output", "mask", "nothing"] = "input"
+    saves: Literal["input", "output", "both", "mask", "nothing"] = "input"
     backward_flops_per_point: float | None = None
+    #: Of `flops_per_point`, what only repeats earlier work (scores computed again in a fused attention's backward
+    #: pass), and the same of the kernel's backward one; utilisation of the model leaves it out.
+    repeated_flops_per_point: float = 0.0
+    backward_repeated_flops_per_point: float = 0.0
     strategies: tuple[Strategy, ...] | None = None
     #: Names of inputs that are added to an einsum's result instead of multiplied (biases): no FLOP counted.
     added: tuple[str, ...] = ()
@@ -143,6 +147,11 @@ class Kernel:
     @cached_property
     def flops(self) -> float:
         return self.flops_per_point * self.points * self.runs
+
+    @property
+    def model_flops(self) -> float:
+        """FLOP without what only repeats earlier work."""
+        return (self.flops_per_point - self.repeated_flops_per_point) * self.points * self.runs
 
     @property
     def contracted(self) -> tuple[str, ...]:
@@ -255,6 +264,10 @@ class Block:
             k.flops for k in self.kernels if (unit is None or k.unit == unit) and (phases is None or k.phase in phases)
         )
 
+    def model_flops(self, unit: Unit | None = None) -> float:
+        """FLOP of one pass without what only repeats earlier work, optionally of one unit."""
+        return sum(k.model_flops for k in self.kernels if unit is None or k.unit == unit)
+
     def at_batch(self, sequences: int) -> Block:
         """The same block for micro-batches of `sequences` sequences (rescales the dimension `batch`)."""
         if all(k.dims.get(BATCH, sequences) == sequences for k in self.kernels):
@@ -297,6 +310,10 @@ class Workload:
 
     def at_batch(self, sequences: int) -> Workload:
         return replace(self, blocks=tuple((b.at_batch(sequences), n) for b, n in self.blocks))
+
+    def model_flops_per_sample(self, unit: Unit | None = None) -> float:
+        """FLOP of one sample through every block, repeated work left out."""
+        return sum(b.at_batch(1).model_flops(unit) * n for b, n in self.blocks)
 
     def flops_per_sample(self, unit: Unit | None = None) -> float:
         """FLOP of one sample through every block, as the graph counts them (no recomputation)."""

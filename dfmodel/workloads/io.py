@@ -114,8 +114,10 @@ class FileKernel(_Part):
     tiling: str | None = None
     linear: bool = False
     runs: Extent = 1
-    saves: Literal["input", "output", "mask", "nothing"] = "input"
+    saves: Literal["input", "output", "both", "mask", "nothing"] = "input"
     backward_flops_per_point: Amount | None = None
+    repeated_flops_per_point: Amount = 0.0
+    backward_repeated_flops_per_point: Amount = 0.0
     added: list[str] = []
     extra_bytes: Amount = 0.0
     strategies: list[FileStrategy] | None = None
@@ -303,6 +305,8 @@ class _Reader:
             runs=self._count(spec.runs, f"{key}.runs"),
             saves=spec.saves,
             backward_flops_per_point=spec.backward_flops_per_point,
+            repeated_flops_per_point=spec.repeated_flops_per_point,
+            backward_repeated_flops_per_point=spec.backward_repeated_flops_per_point,
             strategies=None
             if spec.strategies is None
             else tuple(
@@ -375,6 +379,8 @@ def _dumped_kernel(k: Kernel) -> dict[str, Any]:
         "runs": k.runs,
         "saves": k.saves,
         "backward_flops_per_point": k.backward_flops_per_point,
+        "repeated_flops_per_point": k.repeated_flops_per_point,
+        "backward_repeated_flops_per_point": k.backward_repeated_flops_per_point,
         "added": list(k.added),
         "extra_bytes": k.extra_bytes,
         "strategies": None

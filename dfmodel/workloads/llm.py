@@ -119,11 +119,20 @@ def load_model(name: str, dirs: Dirs = (), overrides: Mapping[str, object] | Non
     return validated(LlmModel, {**load_yaml(path), **(overrides or {})}, str(path))
 
 
-def llm_workload(model: LlmModel, *, sequence: int, batch: int, training: bool = True, dtype: str = "bf16") -> Workload:
+def llm_workload(
+    model: LlmModel,
+    *,
+    sequence: int,
+    batch: int,
+    training: bool = True,
+    dtype: str = "bf16",
+    fused_attention: bool = False,
+) -> Workload:
     """Training (forward + backward) or a forward pass of `model` on `batch` sequences of `sequence` tokens.
 
     Blocks are per micro-batch of one sequence. A forward-only workload has no dropout and ends at the logits.
-    Raises InputError naming every setting that does not fit.
+    `fused_attention` makes scores, softmax, dropout and context one kernel that keeps scores on chip and computes them
+    again in the backward pass (Dao et al., arXiv 2205.14135). Raises InputError naming every setting that does not fit.
     """
     problems = [
         f"workload.{key}: must be a positive whole number, got {value!r}"
@@ -140,7 +149,7 @@ def llm_workload(model: LlmModel, *, sequence: int, batch: int, training: bool =
     if problems:
         raise InputError(problems)
 
-    layer = _LlmGraph(model, sequence, dtype, training)
+    layer = _LlmGraph(model, sequence, dtype, training, fused_attention)
     blocks = [(layer.embedding(), 1), (layer.decoder(), model.layers), (layer.head(), 1)]
     if training:
         blocks = [(with_backward(block), count) for block, count in blocks]
@@ -157,6 +166,7 @@ def llm_workload(model: LlmModel, *, sequence: int, batch: int, training: bool =
         facts={
             "model": model.name,
             "sequence": sequence,
+            "attention": "fused" if fused_attention else "separate",
             **model.model_dump(exclude={"name", "title", "parameters", "sources"}),
         },
         shared_parameters=table if model.tied_embeddings else 0,
@@ -169,8 +179,9 @@ _WORKING_DTYPES = tuple(d for d in DTYPE_BYTES if "int" not in d)
 class _LlmGraph:
     """Builds the blocks of one model; a new `_Blocks` collects kernels and tensors of each."""
 
-    def __init__(self, model: LlmModel, sequence: int, dtype: str, training: bool) -> None:
+    def __init__(self, model: LlmModel, sequence: int, dtype: str, training: bool, fused_attention: bool) -> None:
         self.model = model
+        self.fused_attention = fused_attention
         self.dtype = dtype
         self.training = training
         self.extents = {
@@ -270,6 +281,34 @@ class _LlmGraph:
         query, key = "q_out", "k_out"
         if self.model.positions == "rope":
             query, key = self._rope(g, "rope_q", query, q), self._rope(g, "rope_k", key, kv)
+        if self.fused_attention:
+            self._fused(g, {query: q, key: keys, "v_out": keys}, q)
+        else:
+            self._separate(g, query, key, q, keys, square)
+        self._linear(g, "projection", "context_out", q, "group rep feature hidden", HIDDEN, output="projected")
+
+    def _fused(self, g: _BlockBuilder, inputs: Mapping[str, str], q: str) -> None:
+        """Attention as one kernel: two products forward; five backward, one of them the scores again.
+
+        It keeps a statistic per query and the seed of its dropout, not the scores or their mask; its softmax is hidden
+        behind the products.
+        """
+        g.kernel(
+            "attention",
+            inputs,
+            {"context_out": q, "attention_statistics": "batch group rep token"},
+            "matrix",
+            4.0,
+            op="attention",
+            dtypes={"attention_statistics": "fp32"},
+            unsplittable=frozenset({"key", "feature"}),
+            saves="both",
+            backward_flops_per_point=10.0,
+            backward_repeated_flops_per_point=2.0,
+        )
+
+    def _separate(self, g: _BlockBuilder, query: str, key: str, q: str, keys: str, square: str) -> None:
+        """Attention as its products, softmax and dropout, each a kernel of its own."""
         g.kernel("scores", {query: q, key: keys}, {"scores_out": square}, "matrix", 2.0)
         g.kernel(
             "softmax",
@@ -283,7 +322,6 @@ class _LlmGraph:
         )
         weights = self._dropout(g, "softmax_dropout", "softmax_out", square)
         g.kernel("context", {weights: square, "v_out": keys}, {"context_out": q}, "matrix", 2.0)
-        self._linear(g, "projection", "context_out", q, "group rep feature hidden", HIDDEN, output="projected")
 
     def _ffn(self, g: _BlockBuilder, source: str) -> None:
         inner = "batch token ffn"

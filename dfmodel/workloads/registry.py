@@ -20,7 +20,8 @@ DEFAULT_BATCH = 1536
 class LlmSettings(BaseModel):
     """What a run may set of workload `llm`, beside any field of its model.
 
-    `sequence` defaults to the length the model was trained with; `mode` forward is one pass to the logits.
+    `attention` is fused into one kernel or separate; left out, a run takes what its chip can do. `sequence` defaults to
+    the length the model was trained with; `mode` forward is one pass to the logits.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -30,12 +31,14 @@ class LlmSettings(BaseModel):
     batch: PositiveInt = DEFAULT_BATCH
     dtype: str = "bf16"
     mode: str = "training"
+    attention: str = "separate"
 
 
 #: Model fields that describe the file rather than the model.
 _NOT_OVERRIDABLE = ("name", "title", "parameters", "sources")
 
 MODES = ("training", "forward")
+ATTENTIONS = ("separate", "fused")
 
 
 def workload_names(dirs: Dirs = ()) -> list[str]:
@@ -67,6 +70,11 @@ def build_workload(name: str, overrides: Mapping[str, object] | None = None, dir
     raise UnknownNameError("workload", name, workload_names(dirs))
 
 
+def is_llm(name: str, dirs: Dirs = ()) -> bool:
+    """Whether `name` is `llm` or a model of the catalog, whose attention may be fused."""
+    return name == "llm" or (not is_path(name) and name in list_names("models", dirs))
+
+
 def _llm(settings: Mapping[str, object], dirs: Dirs) -> Workload:
     own = LlmSettings.model_fields
     model_fields = [f for f in LlmModel.model_fields if f not in _NOT_OVERRIDABLE]
@@ -75,6 +83,9 @@ def _llm(settings: Mapping[str, object], dirs: Dirs) -> Workload:
     mode = settings.get("mode", "training")
     if mode not in MODES:
         problems.append(f"workload.mode: must be one of {', '.join(MODES)}, got {mode!r}")
+    attention = settings.get("attention", "separate")
+    if attention not in ATTENTIONS:
+        problems.append(f"workload.attention: must be one of {', '.join(ATTENTIONS)}, got {attention!r}")
     if problems:
         raise InputError(problems)
     run = validated(LlmSettings, {k: v for k, v in settings.items() if k in own}, "workload")
@@ -89,6 +100,7 @@ def _llm(settings: Mapping[str, object], dirs: Dirs) -> Workload:
         batch=run.batch,
         training=run.mode == "training",
         dtype=run.dtype,
+        fused_attention=run.attention == "fused",
     )
 
 
