@@ -13,6 +13,7 @@ from dfmodel.catalog_files import Dirs
 from dfmodel.config import RunConfig, build_config
 from dfmodel.errors import InputError
 from dfmodel.mapping.evaluate import BlockEvaluation
+from dfmodel.mapping.joint import is_segmented
 from dfmodel.mapping.map_block import SolverSettings
 from dfmodel.mapping.plan import plan_request
 from dfmodel.mapping.result import Certificate, KernelRow, PartitionRow, Result
@@ -284,7 +285,12 @@ def _certificate(state: Search, best: Evaluated, proofs: list[dict[str, Any]]) -
         "plans that leave chips idle, context and expert parallelism, interleaved schedules",
         "nesting orders of degrees inside one dimension other than tensor, data, pipeline",
     ]
-    if dataflow or not state.additive:
+    if dataflow and best.context.chips > 1 and is_segmented(best.mapped[0].evaluator.block):
+        not_covered.append(
+            "sharding together with partitioning beyond the winner's norm and residual segments: matrix kernels keep the "
+            "division that is optimal for the sharding level, and so do the segments of other plans"
+        )
+    elif not state.additive:
         not_covered.append(
             "sharding and partitioning together: the sharding is optimal for its own objective "
             f"({state.assumptions.sharding.objective}), the partitioning for that sharding"

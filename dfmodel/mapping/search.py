@@ -13,6 +13,8 @@ from dfmodel.mapping.build import build_sharding_problem
 from dfmodel.mapping.context import Context
 from dfmodel.mapping.evaluate import BlockEvaluation, BlockEvaluator, check_against
 from dfmodel.mapping.footprint import live_bytes, stage_memory
+from dfmodel.mapping.ideals import LatticeTooLargeError
+from dfmodel.mapping.joint import JointProblem, JointResult, is_segmented, solve_joint
 from dfmodel.mapping.map_block import (
     MappedBlock,
     SolverSettings,
@@ -28,6 +30,9 @@ from dfmodel.systems.network import Group
 from dfmodel.systems.system import System
 from dfmodel.units import format_quantity
 from dfmodel.workloads.graph import Block, Strategy, Workload
+
+#: Seconds of one branch and bound over sharding and partitioning together.
+JOINT_S = 10.0
 
 #: A sharding must beat the one a plan was evaluated with by this share to replace it.
 IMPROVEMENT = 1e-9
@@ -255,6 +260,21 @@ class Search:
             self._evaluators[key] = BlockEvaluator(block, self._shardings[pool_key], context)
         return self._evaluators[key]
 
+    def _with_segments(
+        self, strategies: dict[str, Strategy], block: Block, context: Context
+    ) -> tuple[dict[str, Strategy], JointResult | None]:
+        """On a dataflow chip, the ways of the norm and residual segments chosen together with the partitioning."""
+        if not context.dataflow or context.chips == 1 or self.request.partition or not is_segmented(block):
+            return strategies, None
+        joint = JointProblem(block, strategies, context)
+        if not joint.names:
+            return strategies, None
+        try:
+            found = solve_joint(joint, JOINT_S)
+        except LatticeTooLargeError:
+            return strategies, None
+        return found.strategies, found
+
     def _solve_sharding(self, block: Block, context: Context) -> tuple[Sharding, dict[str, Any]]:
         sharding, result = solve_block_sharding(block, context, self.request.sharding, self._limits())
         self.mips_solved += 1
@@ -299,8 +319,8 @@ class Search:
         own contexts, which may make one of them the winner.
         """
         proofs = {key: self._prove_sharding(key) for key in self._keys(best.plan, best.context)}
+        best = self._again(best.plan) or best
         if self.additive:
-            best = self._again(best.plan) or best
             for record in sorted(self._records) if self.settings.certify_all else ():
                 if self._late():
                     self.out_of_time = True
@@ -347,6 +367,7 @@ class Search:
         block, context = mapped.evaluator.block, mapped.evaluator.context
         sharding, proof = self._solve_sharding(block, context)
         if not self.additive:
+            self._prove_segments(key, strategies_of(sharding))
             return proof
         here = mapped.evaluation.seconds()
         if sharding.objective < here * (1 - IMPROVEMENT):
@@ -355,6 +376,32 @@ class Search:
             )
         check_against(f"sharding of block '{block.name}'", sharding.objective, mapped.evaluation.seconds())
         return proof
+
+    def _prove_segments(self, key: Key, strategies: dict[str, Strategy]) -> None:
+        """Branch and bound over sharding and partitioning in the block's own context; a better answer replaces it."""
+        mapped = self._mapped_block(key)
+        block, context = mapped.evaluator.block, mapped.evaluator.context
+        chosen, found = self._with_segments(strategies, block, context)
+        if found is None:
+            return
+        if found.seconds < mapped.evaluation.seconds() * (1 - IMPROVEMENT):
+            evaluator = BlockEvaluator(block, chosen, context)
+            mapped = self._mapped[key] = map_block(evaluator, self._limits(), self.request.partition)
+        mapped.mips.append(
+            {
+                "level": "sharding segments with partitioning (branch and bound)",
+                "block": block.name,
+                "status": "optimal" if found.proven else "limit",
+                "objective": found.seconds,
+                "bound": found.bound_s,
+                "gap": max(0.0, 1 - found.bound_s / found.seconds),
+                "wall_s": found.wall_s,
+                "columns": found.combinations,
+                "integers": len(found.ways),
+                "rows": found.leaves,
+                "nodes": found.nodes,
+            }
+        )
 
     def _floor_share(self, key: Key) -> float:
         """A lower bound of a mapped block's seconds over all shardings, as a share of its seconds."""
