@@ -245,6 +245,7 @@ def _partition_rows(workload: Workload, blocks: tuple[BlockEvaluation, ...]) -> 
             p.seconds,
             p.bound_by,
             p.sram_bytes,
+            p.memory_bytes,
         )
         for b, (_, repeats) in zip(blocks, workload.blocks, strict=True)
         for i, p in enumerate(b.partitions)
@@ -287,8 +288,8 @@ def _certificate(state: Search, best: Evaluated, proofs: list[dict[str, Any]]) -
     ]
     if dataflow and best.context.chips > 1 and is_segmented(best.mapped[0].evaluator.block):
         not_covered.append(
-            "sharding together with partitioning beyond the winner's norm and residual segments: matrix kernels keep the "
-            "division that is optimal for the sharding level, and so do the segments of other plans"
+            "sharding together with partitioning beyond the winner's norm and residual segments: matrix kernels keep "
+            "the division that is optimal for the sharding level, and so do the segments of other plans"
         )
     elif not state.additive:
         not_covered.append(

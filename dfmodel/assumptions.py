@@ -53,6 +53,9 @@ class PartitionAssumptions(_Section):
     mixed_phases: bool = Field(
         False, description="let forward and backward kernels share a partition (the original's single partition)"
     )
+    same_runs: bool = Field(
+        False, description="only kernels that run equally often share a partition (the original's rule)"
+    )
     tiles: int | None = Field(
         None, ge=1, description="tiles a sequence is streamed in; null: one per position, the least SRAM"
     )

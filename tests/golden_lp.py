@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyomo.environ as pyo
 from pyomo.repn.plugins.lp_writer import LPWriter
 
-from dfmodel.mapping import partitioning, sharding_mip
-from dfmodel.mapping.problem import PartitionProblem, TensorUse
+from dfmodel.mapping import partitioning, path_mip, sharding_mip
+from dfmodel.mapping.lattice import solve_lattice
+from dfmodel.mapping.problem import PartitionProblem, TensorUse, TotalLimit
 from dfmodel.mapping.sharding import ShardingProblem, ShardingRules, sharding_problem
 from dfmodel.workloads.graph import Block, Kernel, Operand, Tensor
 
@@ -42,6 +44,7 @@ def partition_problem() -> PartitionProblem:
         halves=True,
         reconfiguration_s=1e-4,
         pinned=((1, 0),),
+        limits=(TotalLimit("traffic", 0.0, 1.0, 50e6), TotalLimit("energy", 300.0, 3e-11, 2.0)),
     )
 
 
@@ -76,8 +79,18 @@ def sharded_problem() -> ShardingProblem:
 _BEFORE: dict[str, tuple[Callable[..., None], ...]] = {
     "add_sram": (partitioning.add_crossings,),
     "add_times": (partitioning.add_crossings,),
+    "add_limits": (partitioning.add_crossings, partitioning.add_times, partitioning.add_used),
     "add_shared_conversions": (sharding_mip.add_flow_marginals,),
 }
+
+
+def _text(m: pyo.ConcreteModel) -> str:
+    """The model's rows as LP text, its fixed variables as comments."""
+    m.objective = pyo.Objective(expr=sum(v for v in m.component_data_objects(pyo.Var) if not v.fixed))
+    stream = io.StringIO()
+    LPWriter().write(m, stream, symbolic_solver_labels=True)
+    fixed = sorted(f"{v.name} = {v.value}" for v in m.component_data_objects(pyo.Var) if v.fixed)
+    return stream.getvalue() + "".join(f"\\* fixed: {text} *\\\n" for text in fixed)
 
 
 def texts() -> dict[str, str]:
@@ -95,11 +108,20 @@ def texts() -> dict[str, str]:
             for rows in m.component_objects(pyo.Constraint):
                 rows.deactivate()
             add(m, problem)
-            m.objective = pyo.Objective(expr=sum(v for v in m.component_data_objects(pyo.Var) if not v.fixed))
-            stream = io.StringIO()
-            LPWriter().write(m, stream, symbolic_solver_labels=True)
-            fixed = sorted(f"{v.name} = {v.value}" for v in m.component_data_objects(pyo.Var) if v.fixed)
-            found[add.__name__] = stream.getvalue() + "".join(f"\\* fixed: {text} *\\\n" for text in fixed)
+            found[add.__name__] = _text(m)
+    return {**found, **_path_texts()}
+
+
+def _path_texts() -> dict[str, str]:
+    """The path program's functions on the same instance without its pin, all arcs kept."""
+    p = replace(partition_problem(), pinned=())
+    lattice = solve_lattice(p)
+    found = {}
+    for add in path_mip.CONSTRAINTS:
+        m = pyo.ConcreteModel(name=f"path {add.__name__}")
+        m.use = pyo.Var(range(len(lattice.columns.seconds)), domain=pyo.Binary)
+        add(m, lattice.columns, lattice.ideals, p)
+        found[f"path_{add.__name__}"] = _text(m)
     return found
 
 

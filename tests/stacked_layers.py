@@ -37,7 +37,9 @@ def stacked_layers(
     pins = {**PINS, "V_bwd": "k"} if backward else {**PINS, "LayerNorm_1": "none"}
     sharding, _ = solve_sharding(build_sharding_problem(block, context, pins))
     single = strategies_of(sharding)
-    large = stacked(block, layers, {"Add_2.out": "Add_Prev"}, {"V_bwd.out": "Loss_bwd"} if backward else None)
+    large = stacked(
+        block, layers, {"Add_2.out": "Add_Prev"}, {f"{k}_bwd.out": "Loss_bwd" for k in "QKV"} if backward else None
+    )
     strategies = {}
     for kernel in large.kernels:
         own = single[kernel.name.rsplit("@", 1)[0]]

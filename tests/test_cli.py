@@ -179,13 +179,43 @@ def test_a_model_that_fits_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
     assert "TiB per chip" in err
 
 
-def test_sram_too_small(capsys: pytest.CaptureFixture[str]) -> None:
-    """A dataflow chip whose SRAM holds no partitioning: exit 4, with the kernel and what it needs."""
+@pytest.mark.parametrize(
+    "settings,code,texts",
+    [
+        ([f"plan.partition.{k}=0" for k in ("FFN0", "FFN1", "Q", "K")], 4, ["pinned kernels in 6", "SRAM needs"]),
+        (["assumptions.partitions.count=2"], 4, ["2 partitions; 6 would", "partitions.count"]),
+        (["system.chip.sram=100 MB"], 4, ["no partitioning fits", "21 would"]),
+        (["plan.partition.FFN1=0", "plan.partition.FFN0=1"], 3, ["needs what 'FFN0' makes", "pin it to 1 or later"]),
+        (["plan.partition.FFN1=1", "plan.partition.Q_bwd=1"], 3, ["forward kernels come before", "2 or later"]),
+        (["plan.partition.FFN1=9"], 3, ["numbered 0 to 5", "count=10"]),
+        (["plan.partition.FFN1=-1"], 3, ["plan.partition.FFN1", "at least 0"]),
+        (["assumptions.partitions.tiles=0"], 3, ["partitions.tiles", "greater than or equal to 1"]),
+    ],
+)
+def test_partitionings_that_cannot_be(
+    capsys: pytest.CaptureFixture[str], settings: list[str], code: int, texts: list[str]
+) -> None:
+    """What is asked of a dataflow chip's partitions and cannot be had: exit code, reason and mend."""
     study = ["--study", "readme_gpt3_1t_1024_sn30"]
-    pins = [f"plan.partition.{k}=0" for k in ("FFN0", "FFN1", "Q", "K", "V", "PROJ")]
-    code, _, err = _run(capsys, "optimize", "--no-save", *study, "--set", *pins)
+    found, _, err = _run(capsys, "optimize", "--no-save", *study, "--set", *settings)
+    assert (found, [t for t in texts if t not in err]) == (code, []), err
+
+
+def test_a_kernel_that_does_not_fit_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """The kernel, how much it lacks, and what would fit."""
+    small = ["workload.layers=4", "system.nodes=1", "plan.tensor=1", "plan.micro_batch=1", "system.chip.sram=1 MB"]
+    code, _, err = _run(
+        capsys, "optimize", "--no-save", "--workload", "gpt3_13b", "--system", "sn30_rack", "--set", *small
+    )
     assert code == 4
-    assert "SRAM" in err
+    assert all(text in err for text in ("needs", "alone", "more than there is", "it would fit")), err
+
+
+def test_no_time_at_all(capsys: pytest.CaptureFixture[str]) -> None:
+    """A time limit of 0 ends at once, with a message that says so."""
+    code, _, err = _run(capsys, "optimize", "--no-save", "--study", "readme_gpt3_1t_1024_sn30", "--time-limit", "0")
+    assert code != 0
+    assert "time" in err
 
 
 def test_files_with_faults(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 
 import dfmodel
@@ -65,6 +66,57 @@ def test_branch_and_bound_equals_every_combination(
     assert found.seconds == pytest.approx(exhaustive(joint), rel=1e-12)
     first = solve_lattice(build_partition_problem(BlockEvaluator(joint.block, joint.base, joint.context)))
     assert found.seconds <= first.seconds * (1 + 1e-12)
+
+
+def _forward(seed: int) -> JointProblem:
+    """The forward layer of some model, at random sequence length, bandwidths, degree, SRAM, overlap and network."""
+    rng = np.random.default_rng(900 + seed)
+    model = str(rng.choice(["gpt3_13b", "gpt3_175b", "llama2_7b", "llama3_8b"]))
+    workload = {"model": model, "mode": "forward", "sequence": int(rng.choice([512, 1024, 2048]))}
+    memory, link = (int(n) for n in (rng.choice([30, 60, 100, 300, 1000]), rng.choice([25, 50, 200, 450])))
+    dimension: dict[str, object] = {"topology.node.kind": "ring"}
+    if rng.random() < 0.5:
+        dimension = {"topology.node.kind": "switch", "topology.node.in_network_reduction": True}
+    system = load_system(
+        "sn30_rack",
+        {
+            "nodes": 1,
+            "chip.memory.bandwidth": f"{memory} GB/s",
+            "chip.sram": f"{int(rng.choice([320, 640, 1300]))} MB",
+            "topology.node.link": {
+                "base": "pcie4",
+                "bandwidth": f"{link} GB/s",
+                "convention": "per link and direction",
+            },
+            **dimension,
+        },
+    )
+    block = build_workload("llm", workload).blocks[1][0]
+    group = place([("tensor", (int(rng.choice([2, 4, 8])), 1))], system.dimensions)["tensor"]
+    overlap = str(rng.choice(["full", "none", "compute_memory"]))
+    assumed = {"partitions.overlap": overlap, "traffic.per": str(rng.choice(["tensor", "edge"]))}
+    context = Context(system, load_assumptions("default", assumed), "bf16", group, bool(rng.random() < 0.4))
+    sharding, _ = solve_sharding(build_sharding_problem(block, context))
+    return JointProblem(block, strategies_of(sharding), context)
+
+
+def test_fifty_random_layers() -> None:
+    """Branch and bound equals every combination on fifty forward layers, and on some of them sharding first loses."""
+    tried = better = 0
+    for seed in range(80):
+        joint = _forward(seed)
+        first = solve_lattice(build_partition_problem(BlockEvaluator(joint.block, joint.base, joint.context)))
+        if first.assignment is None or not joint.names:
+            continue
+        found = solve_joint(joint)
+        assert found.proven
+        assert found.seconds == pytest.approx(exhaustive(joint), rel=1e-12), seed
+        tried += 1
+        better += found.seconds < first.seconds * 0.999
+        if tried == 50:
+            break
+    assert tried == 50
+    assert better >= 3
 
 
 def test_bounds_are_admissible() -> None:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from dfmodel.errors import InfeasibleError
 from dfmodel.mapping.allocation import Allocation
 from dfmodel.mapping.context import Context, combine
 from dfmodel.mapping.evaluate import BlockEvaluator
@@ -21,7 +20,6 @@ from dfmodel.mapping.fusion import (
 )
 from dfmodel.mapping.problem import PartitionProblem, TensorUse
 from dfmodel.mapping.sharding import ShardingProblem, ShardingRules, sharding_problem
-from dfmodel.units import format_quantity
 from dfmodel.workloads.graph import PARAMETER_ROLES, Block, Kernel, Strategy
 
 
@@ -126,7 +124,7 @@ def fused_assignment(evaluator: BlockEvaluator) -> dict[str, int]:
     return numbered(block, best_sets(block.topological_order, usable)) or alone
 
 
-def build_partition_problem(evaluator: BlockEvaluator, pinned: Mapping[str, int] | None = None) -> PartitionProblem:
+def build_partition_problem(evaluator: BlockEvaluator) -> PartitionProblem:
     """The partitioning problem of a sharded block: prices per kernel and tensor, structure left to the solver."""
     block, context = evaluator.block, evaluator.context
     order = block.topological_order
@@ -155,7 +153,7 @@ def build_partition_problem(evaluator: BlockEvaluator, pinned: Mapping[str, int]
         mixed_phases=choices.mixed_phases,
         reconfiguration_s=context.start_s,
         allocation=_allocation(evaluator, kernels),
-        pinned=tuple((index[k], p) for k, p in (pinned or {}).items()),
+        runs=tuple(k.runs for k in kernels) if choices.same_runs else (),
     )
 
 
@@ -224,17 +222,4 @@ def _use(
         depths=depths,
         leaves=leaves,
         write_bytes=written,
-    )
-
-
-def explain_sram(evaluator: BlockEvaluator) -> InfeasibleError:
-    """The error for a block no partitioning of which fits SRAM: which kernel is the largest, and by how much."""
-    sram = evaluator.context.system.chip.sram_bytes
-    need = {k.name: evaluator.sram({k.name}) for k in evaluator.block.kernels}
-    worst = max(need, key=need.__getitem__)
-    return InfeasibleError(
-        f"block '{evaluator.block.name}': no partitioning fits the SRAM of {evaluator.context.system.chip.name} "
-        f"({format_quantity(sram, 'bytes')}); the largest kernel, '{worst}', needs "
-        f"{format_quantity(need[worst], 'bytes')} alone. Allow more partitions "
-        f"(--set assumptions.partitions.maximum=...), more tensor parallelism, or more SRAM"
     )

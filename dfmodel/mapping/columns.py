@@ -7,13 +7,14 @@ do not fit SRAM, are left out.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from dfmodel.mapping.allocation import Allocation, tiles_needed
 from dfmodel.mapping.ideals import Ideals
-from dfmodel.mapping.problem import PartitionProblem, TensorUse
+from dfmodel.mapping.problem import PartitionProblem, TensorUse, TotalLimit
 
 #: Pairs handled at a time: bounds the memory of the products.
 BLOCK_PAIRS = 4_000_000
@@ -31,6 +32,11 @@ class Columns:
     seconds: np.ndarray
     traffic_bytes: np.ndarray
     candidates: int
+
+
+def totals_of(columns: Columns, limit: TotalLimit) -> np.ndarray:
+    """What every column adds to a limited total."""
+    return limit.per_s * columns.seconds + limit.per_byte * columns.traffic_bytes
 
 
 @dataclass
@@ -52,62 +58,87 @@ class _Terms:
 
 def all_columns(p: PartitionProblem, ideals: Ideals) -> Columns:
     """Every feasible partition of `p` with what it costs."""
-    inside = ideals.members.astype(float)
-    count = len(inside)
-    traffic, sram = _traffic(p, ideals.members), _sram(p, ideals.members)
-    sums = {
-        "compute": inside @ np.array(p.compute_s),
-        "network": inside @ np.array(p.network_s),
-        "fixed": inside @ np.array(p.memory_bytes),
-        "weights": inside @ np.array(p.weight_bytes),
-        "large": inside @ np.array([float(n > 1) for n in p.passes]),
-    }
-    passes = np.array(p.passes, dtype=float)
-    rows = max(1, BLOCK_PAIRS // max(1, count))
-    parts = [
-        _block(p, ideals, range(start, min(start + rows, count)), inside, traffic, sram, sums, passes)
-        for start in range(0, count, rows)
-    ]
-    before, after, seconds, moved, candidates = ([part[i] for part in parts] for i in range(5))
-    order = np.argsort(np.concatenate(after), kind="stable")
+    parts = list(column_blocks(p, ideals))
+    order = np.argsort(np.concatenate([part.after for part in parts]), kind="stable")
+
+    def joined(name: str) -> np.ndarray:
+        return np.concatenate([getattr(part, name) for part in parts])[order]
+
     return Columns(
-        np.concatenate(before)[order],
-        np.concatenate(after)[order],
-        np.concatenate(seconds)[order],
-        np.concatenate(moved)[order],
-        int(sum(candidates)),
+        joined("before"),
+        joined("after"),
+        joined("seconds"),
+        joined("traffic_bytes"),
+        sum(part.candidates for part in parts),
     )
+
+
+class ColumnMaker:
+    """What every column of a lattice is computed from: sums and products over its ideals."""
+
+    def __init__(self, p: PartitionProblem, ideals: Ideals):
+        self.p, self.ideals = p, ideals
+        self.inside = inside = ideals.members.astype(float)
+        self.traffic, self.sram = _traffic(p, ideals.members), _sram(p, ideals.members)
+        self.sums = {
+            "compute": inside @ np.array(p.compute_s),
+            "network": inside @ np.array(p.network_s),
+            "fixed": inside @ np.array(p.memory_bytes),
+            "weights": inside @ np.array(p.weight_bytes),
+            "large": inside @ np.array([float(n > 1) for n in p.passes]),
+        }
+        for n in sorted(set(p.runs)) if len(set(p.runs)) > 1 else ():
+            self.sums[f"runs {n}"] = inside @ np.array([float(r == n) for r in p.runs])
+
+    def starting_at(self, rows: np.ndarray) -> Columns:
+        """The columns whose ideal before is one of `rows` (consecutive or not)."""
+        return Columns(*_block(self.p, self.ideals, rows, self.inside, self.traffic, self.sram, self.sums))
+
+
+def column_blocks(p: PartitionProblem, ideals: Ideals) -> Iterator[Columns]:
+    """The columns block by block, by ideal before."""
+    maker = ColumnMaker(p, ideals)
+    count = len(ideals.sizes)
+    most = max(1, BLOCK_PAIRS // max(1, count))
+    for start in range(0, count, most):
+        yield maker.starting_at(np.arange(start, min(start + most, count)))
 
 
 def _block(
     p: PartitionProblem,
     ideals: Ideals,
-    rows: range,
+    rows: np.ndarray,
     inside: np.ndarray,
     traffic: tuple[np.ndarray, np.ndarray],
     sram: tuple[np.ndarray, np.ndarray],
     sums: dict[str, np.ndarray],
-    passes: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
     """The columns whose ideal before is in `rows`."""
-    chosen = slice(rows.start, rows.stop)
-    subset = inside[chosen] @ (1.0 - inside).T < 0.5
-    subset &= ideals.sizes[chosen, None] < ideals.sizes[None, :]
+    first = int(np.searchsorted(ideals.sizes, ideals.sizes[rows[0]], side="right"))
+    sizes = ideals.sizes[first:]
+    subset = inside[rows] @ (1.0 - inside[first:]).T < 0.5
+    subset &= ideals.sizes[rows, None] < sizes[None, :]
     if ideals.waist is not None:
         waist = ideals.sizes[ideals.waist]
-        subset &= ~((ideals.sizes[chosen, None] < waist) & (ideals.sizes[None, :] > waist))
+        subset &= ~((ideals.sizes[rows, None] < waist) & (sizes[None, :] > waist))
+    if max(p.passes) == 1:
+        weights = sums["weights"]
+        subset &= weights[first:][None, :] - weights[rows, None] <= p.sram_bytes * (1 + SRAM_TOLERANCE)
     i, j = np.nonzero(subset)
     candidates = len(i)
-    i += rows.start
+    i, j = rows[i], j + first
     single = ideals.sizes[j] - ideals.sizes[i] == 1
     large = sums["large"][j] - sums["large"][i] > 0.5
     keep = single | ~large
+    counts = [sums[name][j] - sums[name][i] > 0.5 for name in sums if name.startswith("runs ")]
+    if counts:
+        keep &= np.sum(counts, axis=0) < 2
     i, j, single, large = i[keep], j[keep], single[keep], large[keep]
     held = _pairs(sram, i, j) + sums["weights"][j] - sums["weights"][i]
     alone = single & large
     if alone.any():
         kernel = np.argmax(ideals.members[j[alone]] & ~ideals.members[i[alone]], axis=1)
-        held[alone] /= passes[kernel]
+        held[alone] /= np.array(p.passes, dtype=float)[kernel]
     fits = held <= p.sram_bytes * (1 + SRAM_TOLERANCE)
     i, j = i[fits], j[fits]
     moved = _pairs(traffic, i, j) + sums["fixed"][j] - sums["fixed"][i]
@@ -158,9 +189,12 @@ def _combined(p: PartitionProblem, compute: np.ndarray, memory: np.ndarray, netw
 def _pairs(terms: tuple[np.ndarray, np.ndarray], i: np.ndarray, j: np.ndarray) -> np.ndarray:
     """sum over columns of left[i] * right[j], for pairs; by a full product where that is cheaper."""
     left, right = terms
-    low, high = (int(i.min()), int(i.max()) + 1) if len(i) else (0, 0)
-    product = left[low:high] @ right.T
-    return np.asarray(product[i - low, j])
+    if not len(i):
+        return np.zeros(0)
+    rows, at = np.unique(i, return_inverse=True)
+    low, high = int(j.min()), int(j.max()) + 1
+    product = left[rows] @ right[low:high].T
+    return np.asarray(product[at, j - low])
 
 
 def _traffic(p: PartitionProblem, members: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

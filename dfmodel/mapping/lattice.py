@@ -44,7 +44,7 @@ def solve_lattice(p: PartitionProblem, most_ideals: int = MOST_IDEALS) -> Lattic
     columns = all_columns(p, ideals)
     slots = partitions_of(p)
     path, seconds, potentials = _best_path(p, ideals, columns, slots)
-    assignment = None if path is None else _assignment(p, ideals, columns, path, slots)
+    assignment = None if path is None else path_assignment(p, ideals, columns, path)
     return LatticeResult(
         assignment, tuple(path or ()), seconds, ideals, columns, potentials, time.perf_counter() - began
     )
@@ -55,7 +55,7 @@ def _best_path(
 ) -> tuple[list[int] | None, float, tuple[np.ndarray, ...]]:
     """Arcs of the best path, its seconds, and the potentials that prove it."""
     last = len(ideals.sizes) - 1
-    free, arcs = _least_free(ideals, columns)
+    free, arcs = _least_free(ideals, columns, columns.seconds)
     if np.isfinite(free[last]) and not p.halves and not p.pinned:
         path = _trace(arcs, columns, last)
         if len(path) <= slots:
@@ -68,8 +68,8 @@ def _best_path(
     return _halved(ideals, columns, slots)
 
 
-def _least_free(ideals: Ideals, columns: Columns) -> tuple[np.ndarray, np.ndarray]:
-    """Least seconds to every ideal with any number of partitions, and the arc that reaches it so."""
+def _least_free(ideals: Ideals, columns: Columns, costs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Least cost to every ideal with any number of partitions, and the arc that reaches it so."""
     count = len(ideals.sizes)
     least = np.full(count, np.inf)
     least[0] = 0.0
@@ -78,10 +78,26 @@ def _least_free(ideals: Ideals, columns: Columns) -> tuple[np.ndarray, np.ndarra
     for j in range(1, count):
         low, high = starts[j], starts[j + 1]
         if low < high:
-            totals = least[columns.before[low:high]] + columns.seconds[low:high]
+            totals = least[columns.before[low:high]] + costs[low:high]
             best = int(np.argmin(totals))
             least[j], arc[j] = totals[best], low + best
     return least, arc
+
+
+def shortest_ends(ideals: Ideals, columns: Columns, costs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Least cost from the empty ideal to every ideal, and from every ideal to the full one, over any number of arcs."""
+    ahead, _ = _least_free(ideals, columns, costs)
+    count = len(ideals.sizes)
+    behind = np.full(count, np.inf)
+    behind[count - 1] = 0.0
+    order = np.argsort(columns.before, kind="stable")
+    before = columns.before[order]
+    firsts = np.searchsorted(before, np.arange(count + 1))
+    for i in range(count - 2, -1, -1):
+        own = order[firsts[i] : firsts[i + 1]]
+        if len(own):
+            behind[i] = np.min(costs[own] + behind[columns.after[own]])
+    return ahead, behind
 
 
 def _slot_masks(p: PartitionProblem, ideals: Ideals, columns: Columns, slots: int) -> list[np.ndarray] | None:
@@ -148,9 +164,10 @@ def _halved(ideals: Ideals, columns: Columns, slots: int) -> tuple[list[int] | N
     return first + _trace_layers(from_waist, second_arcs, columns, b, last), seconds, potentials
 
 
-def best_free_path(ideals: Ideals, columns: Columns) -> tuple[float, list[int]]:
-    """Seconds and arcs of the best path to the last ideal with any number of partitions; infinite where none fits."""
-    least, arcs = _least_free(ideals, columns)
+def best_free_path(ideals: Ideals, columns: Columns, costs: np.ndarray | None = None) -> tuple[float, list[int]]:
+    """Cost (seconds unless given) and arcs of the best path to the last ideal with any number of partitions; infinite
+    where none fits."""
+    least, arcs = _least_free(ideals, columns, columns.seconds if costs is None else costs)
     last = len(ideals.sizes) - 1
     return float(least[last]), _trace(arcs, columns, last) if np.isfinite(least[last]) else []
 
@@ -175,9 +192,10 @@ def _trace_layers(least: np.ndarray, chosen: np.ndarray, columns: Columns, layer
     return path[::-1]
 
 
-def _assignment(p: PartitionProblem, ideals: Ideals, columns: Columns, path: list[int], slots: int) -> tuple[int, ...]:
+def path_assignment(p: PartitionProblem, ideals: Ideals, columns: Columns, path: list[int]) -> tuple[int, ...]:
     """Partition numbers of the kernels; with halves the backward ones start at the second half."""
     found = np.zeros(len(p.kernels), dtype=int)
+    slots = partitions_of(p)
     slot = 0
     wanted = dict(p.pinned)
     for arc in path:

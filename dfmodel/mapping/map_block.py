@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dfmodel.errors import InfeasibleError, LimitError, MismatchError
+from dfmodel.errors import InfeasibleError, InputError, LimitError, MismatchError
 from dfmodel.mapping.build import (
     build_partition_problem,
     build_sharding_problem,
-    explain_sram,
     fused_assignment,
     passes_of,
 )
@@ -21,7 +21,14 @@ from dfmodel.mapping.evaluate import BlockEvaluation, BlockEvaluator, check_agai
 from dfmodel.mapping.footprint import saved_bytes
 from dfmodel.mapping.ideals import LatticeTooLargeError
 from dfmodel.mapping.lattice import LatticeResult, check_certificate, solve_lattice
+from dfmodel.mapping.limited import solve_limited
 from dfmodel.mapping.orders import solve_in_orders
+from dfmodel.mapping.partition_request import (
+    PartitionRequest,
+    explain_infeasible,
+    explain_limits,
+    with_request,
+)
 from dfmodel.mapping.partitioning import MS, solve_assignment
 from dfmodel.mapping.path_mip import solve_path
 from dfmodel.mapping.plan import RECOMPUTE
@@ -29,10 +36,16 @@ from dfmodel.mapping.problem import PartitionProblem
 from dfmodel.mapping.sharding import Sharding
 from dfmodel.mapping.sharding_mip import solve_sharding
 from dfmodel.mapping.solver import SolveResult
+from dfmodel.mapping.streamed import StreamedResult, solve_streamed
 from dfmodel.workloads.graph import Block
 
 #: Seconds the search over orders gets, for blocks whose lattice is too large.
 ORDERS_S = 8.0
+
+#: Ideals, kernels and seconds of the streamed lattice, which proves what the orders found.
+STREAMED_IDEALS = 100_000
+STREAMED_KERNELS = 128
+STREAMED_S = 60.0
 
 #: A solver's rows hold to 1e-7 of a megabyte; a partition may exceed SRAM by no more than this share.
 SRAM_SLACK = 1e-6
@@ -72,17 +85,17 @@ def solve_block_sharding(
     block: Block, context: Context, pinned: Mapping[str, str] | None, settings: SolverSettings
 ) -> tuple[Sharding, SolveResult]:
     """The proven best sharding of `block` in `context`; kernels pinned elsewhere are ignored."""
-    problem = build_sharding_problem(block, context, _own(block, pinned))
+    own = {k: v for k, v in (pinned or {}).items() if k in block.by_name}
+    problem = build_sharding_problem(block, context, own)
     sharding, result = solve_sharding(problem, time_limit_s=settings.time_limit_s, log=settings.log)
     return sharding, result
 
 
-def _own(block: Block, pinned: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {k: v for k, v in (pinned or {}).items() if k in block.by_name}
+NOTHING_ASKED = PartitionRequest()
 
 
 def map_block(
-    evaluator: BlockEvaluator, settings: SolverSettings, pinned: Mapping[str, int] | None = None
+    evaluator: BlockEvaluator, settings: SolverSettings, request: PartitionRequest = NOTHING_ASKED
 ) -> MappedBlock:
     """Partition a sharded block: each kernel alone on a kernel-by-kernel chip, the lattice's exact dynamic program
     elsewhere (for every number of tiles worth trying), or the assignment program where the lattice is too large.
@@ -94,7 +107,7 @@ def map_block(
     refused: InfeasibleError | None = None
     for tiles in tile_counts(evaluator.block, choices):
         try:
-            mapped = _at_tiles(_with_tiles(evaluator, tiles), settings, pinned)
+            mapped = _at_tiles(_with_tiles(evaluator, tiles), settings, request)
         except InfeasibleError as error:
             refused = error
             continue
@@ -116,17 +129,18 @@ def _with_tiles(evaluator: BlockEvaluator, tiles: int) -> BlockEvaluator:
     return BlockEvaluator(evaluator.block, evaluator.strategies, replace(context, assumptions=assumptions))
 
 
-def _at_tiles(evaluator: BlockEvaluator, settings: SolverSettings, pinned: Mapping[str, int] | None) -> MappedBlock:
-    block = evaluator.block
+def _at_tiles(evaluator: BlockEvaluator, settings: SolverSettings, request: PartitionRequest) -> MappedBlock:
     if not evaluator.context.dataflow:
         if evaluator.context.assumptions.compute.model == "tiles":
             _check_alone(evaluator)
         return MappedBlock(evaluator, evaluator.evaluate(fused_assignment(evaluator)))
-    problem = build_partition_problem(evaluator, _own(block, pinned))
+    problem = with_request(build_partition_problem(evaluator), request, evaluator.context)
     try:
+        if problem.limits:
+            return _within_limits(evaluator, problem, settings)
         return _by_lattice(evaluator, problem)
     except LatticeTooLargeError:
-        if problem.count is None and not problem.halves and not problem.pinned:
+        if problem.count is None and not (problem.halves or problem.pinned or problem.limits):
             ordered = _by_orders(evaluator, problem, settings)
             if ordered is not None:
                 return ordered
@@ -140,14 +154,14 @@ def _check_alone(evaluator: BlockEvaluator) -> None:
     """Raises InfeasibleError where a kernel streamed through the compute tiles does not fit SRAM by itself."""
     sram = evaluator.context.system.chip.sram_bytes
     if any(evaluator.sram({k.name}) / passes_of(evaluator, k) > sram for k in evaluator.block.kernels):
-        raise explain_sram(evaluator)
+        raise explain_infeasible(evaluator)
 
 
 def _by_lattice(evaluator: BlockEvaluator, problem: PartitionProblem) -> MappedBlock:
     """The optimum by dynamic program, its potentials checked and its seconds evaluated anew."""
     found = solve_lattice(problem)
     if found.assignment is None:
-        raise explain_sram(evaluator)
+        raise explain_infeasible(evaluator, problem)
     check_certificate(problem, found)
     evaluation = _checked(evaluator, problem, found.assignment, found.seconds)
     entry = {
@@ -166,6 +180,55 @@ def _by_lattice(evaluator: BlockEvaluator, problem: PartitionProblem) -> MappedB
     return MappedBlock(evaluator, evaluation, 1.0, [entry], problem, found)
 
 
+def _within_limits(evaluator: BlockEvaluator, problem: PartitionProblem, settings: SolverSettings) -> MappedBlock:
+    """The optimum within limits on totals, by Lagrangian bound and path program; with pins, by the assignment program.
+
+    Raises InfeasibleError with the least possible totals, InputError for pins and limits together at cycle level.
+    """
+    name = evaluator.block.name
+    if problem.pinned:
+        if problem.allocation is not None:
+            raise InputError("plan.limits: not together with plan.partition under assumptions.compute.model=tiles")
+        return _by_assignment(evaluator, problem, settings)
+    lattice = solve_lattice(problem)
+    if lattice.assignment is None:
+        raise explain_infeasible(evaluator, problem)
+    found = solve_limited(problem, lattice, settings.time_limit_s, settings.log)
+    if found.assignment is None and found.bound_s < math.inf:
+        raise LimitError(f"partitioning of block '{name}': nothing within plan.limits in time; raise --time-limit")
+    if found.assignment is None:
+        raise explain_limits(name, problem, found.least)
+    evaluation = _checked(evaluator, problem, found.assignment, found.seconds)
+    check_limits(name, problem, evaluation)
+    share = found.bound_s / found.seconds
+    entry = {
+        "level": "partitioning within limits (Lagrangian, path program)",
+        "block": name,
+        "status": "optimal" if share >= 1 - 1e-9 else "limit",
+        "objective": found.seconds,
+        "bound": found.bound_s,
+        "gap": max(0.0, 1 - share),
+        "wall_s": lattice.wall_s + found.wall_s,
+        "columns": found.arcs,
+        "integers": found.kept,
+        "rows": len(lattice.ideals.sizes),
+        "nodes": 0 if found.program is None else found.program.nodes,
+    }
+    return MappedBlock(evaluator, evaluation, min(1.0, share), [entry], problem)
+
+
+def check_limits(name: str, problem: PartitionProblem, evaluation: BlockEvaluation) -> None:
+    """Raises MismatchError where the mapping evaluated anew exceeds a limit."""
+    moved = sum(p.memory_bytes for p in evaluation.partitions)
+    for limit in problem.limits:
+        total = limit.per_s * evaluation.seconds() + limit.per_byte * moved
+        if total > limit.at_most * (1 + SRAM_SLACK):
+            raise MismatchError(
+                f"partitioning of block '{name}': {limit.name} is {total:g}, its limit {limit.at_most:g}; "
+                "please report this as a bug"
+            )
+
+
 def _by_assignment(evaluator: BlockEvaluator, problem: PartitionProblem, settings: SolverSettings) -> MappedBlock:
     name = evaluator.block.name
     assignment, result = solve_assignment(
@@ -173,12 +236,13 @@ def _by_assignment(evaluator: BlockEvaluator, problem: PartitionProblem, setting
     )
     if assignment is None:
         if result.status == "infeasible":
-            raise explain_sram(evaluator)
+            raise explain_infeasible(evaluator, problem)
         raise LimitError(
             f"partitioning of block '{name}': no solution within the time limit ({result.status}); raise --time-limit"
         )
     assert result.objective is not None
     evaluation = _checked(evaluator, problem, assignment, result.objective / MS)
+    check_limits(name, problem, evaluation)
     share = 1.0 if result.bound is None or result.proven else result.bound / result.objective
     entry = describe_solve("partitioning (assignment)", name, result, 1 / MS)
     return MappedBlock(evaluator, evaluation, share, [entry], problem)
@@ -190,22 +254,42 @@ def _by_orders(evaluator: BlockEvaluator, problem: PartitionProblem, settings: S
     found = solve_in_orders(problem, time_limit_s=limit)
     if found is None:
         return None
-    evaluation = _checked(evaluator, problem, found.assignment, found.seconds)
-    share = min(1.0, found.bound_s / found.seconds)
+    assignment, seconds, bound_s = found.assignment, found.seconds, min(found.bound_s, found.seconds)
+    streamed = _streamed(problem, seconds, settings)
+    if streamed is not None:
+        bound_s = max(bound_s, streamed.bound_s)
+        if streamed.assignment is not None:
+            assignment, seconds = streamed.assignment, streamed.seconds
+    evaluation = _checked(evaluator, problem, assignment, seconds)
+    share = bound_s / seconds
+    proven = share >= 1 - 1e-9
     entry = {
-        "level": "partitioning (orders and windows, relaxed bound)",
+        "level": "partitioning (orders and windows, then the streamed lattice)"
+        if streamed is not None
+        else "partitioning (orders and windows, relaxed bound)",
         "block": evaluator.block.name,
-        "status": "relaxed",
-        "objective": found.seconds,
-        "bound": found.bound_s,
+        "status": "optimal" if proven else "relaxed",
+        "objective": seconds,
+        "bound": bound_s,
         "gap": 1.0 - share,
-        "wall_s": found.wall_s,
-        "columns": found.windows_solved,
+        "wall_s": found.wall_s + (0.0 if streamed is None else streamed.wall_s),
+        "columns": found.windows_solved if streamed is None else streamed.columns,
         "integers": 0,
-        "rows": len(problem.kernels),
-        "nodes": found.windows_improved,
+        "rows": len(problem.kernels) if streamed is None else streamed.ideals,
+        "nodes": found.windows_improved if streamed is None else streamed.opened,
     }
     return MappedBlock(evaluator, evaluation, share, [entry], problem)
+
+
+def _streamed(problem: PartitionProblem, known_s: float, settings: SolverSettings) -> StreamedResult | None:
+    """The streamed lattice where the number of ideals allows it and that of partitions does not bind; else None."""
+    if len(problem.kernels) > STREAMED_KERNELS or problem.maximum < len(problem.kernels):
+        return None
+    limit = STREAMED_S if settings.time_limit_s is None else min(STREAMED_S, settings.time_limit_s)
+    try:
+        return solve_streamed(problem, known_s, STREAMED_IDEALS, limit)
+    except LatticeTooLargeError:
+        return None
 
 
 def _checked(

@@ -15,6 +15,7 @@ Times are in milliseconds and sizes in megabytes. No big-M: crossings are differ
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pyomo.environ as pyo
@@ -79,9 +80,10 @@ def add_pins(m: pyo.ConcreteModel, p: PartitionProblem) -> None:
 
 
 def add_alone(m: pyo.ConcreteModel, p: PartitionProblem) -> None:
-    """A[k, q] + A[j, q] <= 1 for every kernel k that needs several passes and every other kernel j."""
-    large = [k for k, passes in enumerate(p.passes) if passes > 1]
-    pairs = [(k, j) for k in large for j in range(len(p.kernels)) if j != k and not (j in large and j < k)]
+    """A[k, q] + A[j, q] <= 1 for every kernel k that needs several passes and every other kernel j, and for every two
+    kernels that run different numbers of times where those may not share a partition."""
+    every = itertools.combinations(range(len(p.kernels)), 2)
+    pairs = [(k, j) for k, j in every if max(p.passes[k], p.passes[j]) > 1 or (p.runs and p.runs[k] != p.runs[j])]
     m.alone = pyo.Constraint(
         range(len(pairs)),
         range(partitions_of(p)),
@@ -204,9 +206,7 @@ def add_times(m: pyo.ConcreteModel, p: PartitionProblem) -> None:
         return sum(c * MS * m.A[k, q] for k, c in enumerate(p.network_s) if c)
 
     def memory(m: pyo.ConcreteModel, q: int) -> pyo.Expression:
-        moved = sum(b * per_byte * m.A[k, q] for k, b in enumerate(p.memory_bytes) if b)
-        moved += sum(p.tensors[key[0]].written_bytes * per_byte * m.stored[key] for key in _keys(m.stored, q))
-        return moved + sum(p.tensors[key[0]].bytes * per_byte * m.loaded[key] for key in _keys(m.loaded, q))
+        return _moved(m, p, q, per_byte)
 
     terms = {
         "none": lambda c, v, n: [c + v + n],
@@ -220,14 +220,40 @@ def add_times(m: pyo.ConcreteModel, p: PartitionProblem) -> None:
                 m.time.add(m.T[q] >= term)
 
 
+def _moved(m: pyo.ConcreteModel, p: PartitionProblem, q: int, scale: float) -> pyo.Expression:
+    """Bytes that partition q moves through memory, times `scale`."""
+    moved = sum(b * scale * m.A[k, q] for k, b in enumerate(p.memory_bytes) if b)
+    moved += sum(p.tensors[key[0]].written_bytes * scale * m.stored[key] for key in _keys(m.stored, q))
+    return moved + sum(p.tensors[key[0]].bytes * scale * m.loaded[key] for key in _keys(m.loaded, q))
+
+
 def add_used(m: pyo.ConcreteModel, p: PartitionProblem) -> None:
-    """used[q] >= A[k, q] for every kernel k, where starting a partition costs time; used[q] >= used[q+1]."""
+    """used[q] >= A[k, q] for every kernel k, where starting a partition costs time.
+
+    used[q] >= used[q+1] besides, where the numbers of partitions are free: halves and pins leave some empty.
+    """
     if p.reconfiguration_s == 0:
         return
     slots = range(partitions_of(p))
     m.used = pyo.Var(slots, bounds=(0, 1))
     m.uses = pyo.Constraint(range(len(p.kernels)), slots, rule=lambda m, k, q: m.used[q] >= m.A[k, q])
+    if p.halves or p.pinned:
+        return
     m.front = pyo.Constraint(range(len(slots) - 1), rule=lambda m, q: m.used[q] >= m.used[q + 1])
+
+
+def add_limits(m: pyo.ConcreteModel, p: PartitionProblem) -> None:
+    """per_s * seconds + per_byte * bytes moved, over all partitions, in percent of its limit, is at most 100."""
+    slots = range(partitions_of(p))
+    starts = p.reconfiguration_s * MS * sum(m.used.values()) if p.limits and p.reconfiguration_s else 0.0
+
+    def rule(m: pyo.ConcreteModel, n: int) -> pyo.Expression:
+        limit = p.limits[n]
+        seconds = sum(m.T.values()) + starts
+        moved = sum(_moved(m, p, q, 100 * limit.per_byte / limit.at_most) for q in slots) if limit.per_byte else 0.0
+        return 100 * limit.per_s / limit.at_most / MS * seconds + moved <= 100
+
+    m.limit = pyo.Constraint(range(len(p.limits)), rule=rule)
 
 
 #: Constraint functions of this model, for the list of golden LP texts.
@@ -241,6 +267,7 @@ CONSTRAINTS = (
     add_sram,
     add_times,
     add_used,
+    add_limits,
 )
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pyomo.environ as pyo
 
-from dfmodel.mapping.columns import Columns
+from dfmodel.mapping.columns import Columns, totals_of
 from dfmodel.mapping.ideals import Ideals
-from dfmodel.mapping.lattice import LatticeResult
-from dfmodel.mapping.partitioning import MB, MS, partitions_of
+from dfmodel.mapping.lattice import LatticeResult, shortest_ends
+from dfmodel.mapping.partitioning import MS, partitions_of
 from dfmodel.mapping.problem import PartitionProblem
 from dfmodel.mapping.solver import SolveResult, solve
 
@@ -30,32 +30,15 @@ TIE = 1e-9
 def surviving_arcs(result: LatticeResult, upper_s: float) -> np.ndarray:
     """Numbers of the arcs on some path shorter than `upper_s` seconds (with any number of partitions), and of the
     lattice's own path."""
-    count = len(result.ideals.sizes)
     c = result.columns
-    ahead = np.full(count, np.inf)
-    ahead[0] = 0.0
-    starts = np.searchsorted(c.after, np.arange(count + 1))
-    for j in range(1, count):
-        low, high = starts[j], starts[j + 1]
-        if low < high:
-            ahead[j] = np.min(ahead[c.before[low:high]] + c.seconds[low:high])
-    behind = np.full(count, np.inf)
-    behind[count - 1] = 0.0
-    order = np.argsort(c.before, kind="stable")
-    before = c.before[order]
-    firsts = np.searchsorted(before, np.arange(count + 1))
-    for i in range(count - 2, -1, -1):
-        own = order[firsts[i] : firsts[i + 1]]
-        if len(own):
-            behind[i] = np.min(c.seconds[own] + behind[c.after[own]])
+    ahead, behind = shortest_ends(result.ideals, c, c.seconds)
     better = ahead[c.before] + c.seconds + behind[c.after] < upper_s * (1 - TIE)
     better[list(result.path)] = True
     return np.nonzero(better)[0]
 
 
-def add_flow(m: pyo.ConcreteModel, c: Columns, ideals: Ideals, arcs: np.ndarray) -> None:
+def add_flow(m: pyo.ConcreteModel, c: Columns, ideals: Ideals, p: PartitionProblem) -> None:
     """Arcs out of an ideal less arcs into it: 1 at the empty ideal, -1 at the full one, 0 elsewhere."""
-    m.use = pyo.Var([int(a) for a in arcs], domain=pyo.Binary)
     out: dict[int, list[int]] = {}
     into: dict[int, list[int]] = {}
     for a in m.use:
@@ -84,20 +67,24 @@ def add_count(m: pyo.ConcreteModel, c: Columns, ideals: Ideals, p: PartitionProb
         )
 
 
-def add_traffic_limit(m: pyo.ConcreteModel, c: Columns, limit_bytes: float) -> None:
-    """Megabytes moved through memory by all partitions are at most the limit."""
-    m.traffic = pyo.Constraint(expr=sum(float(c.traffic_bytes[a]) * MB * m.use[a] for a in m.use) <= limit_bytes * MB)
+def add_limits(m: pyo.ConcreteModel, c: Columns, ideals: Ideals, p: PartitionProblem) -> None:
+    """Every total over the arcs used, in percent of its limit, is at most 100."""
+    share = [100 * totals_of(c, limit) / limit.at_most for limit in p.limits]
+    m.limit = pyo.Constraint(
+        range(len(p.limits)), rule=lambda m, n: sum(float(share[n][a]) * m.use[a] for a in m.use) <= 100
+    )
 
 
-def path_model(
-    p: PartitionProblem, ideals: Ideals, c: Columns, arcs: np.ndarray, traffic_limit_bytes: float | None = None
-) -> pyo.ConcreteModel:
+#: Constraint functions of this model beyond its flow, for the list of golden LP texts.
+CONSTRAINTS = (add_flow, add_count, add_limits)
+
+
+def path_model(p: PartitionProblem, ideals: Ideals, c: Columns, arcs: np.ndarray) -> pyo.ConcreteModel:
     """Minimise the milliseconds of the arcs used."""
     m = pyo.ConcreteModel(name="partition path")
-    add_flow(m, c, ideals, arcs)
-    add_count(m, c, ideals, p)
-    if traffic_limit_bytes is not None:
-        add_traffic_limit(m, c, traffic_limit_bytes)
+    m.use = pyo.Var([int(a) for a in arcs], domain=pyo.Binary)
+    for add in CONSTRAINTS:
+        add(m, c, ideals, p)
     m.objective = pyo.Objective(expr=sum(float(c.seconds[a]) * MS * m.use[a] for a in m.use))
     return m
 
@@ -107,7 +94,6 @@ def solve_path(
     result: LatticeResult,
     *,
     upper_s: float | None = None,
-    traffic_limit_bytes: float | None = None,
     time_limit_s: float | None = None,
     log: Path | None = None,
 ) -> SolveResult:
@@ -116,5 +102,5 @@ def solve_path(
     The program's bound covers every path: one through an arc left out is no shorter than `upper_s`.
     """
     arcs = surviving_arcs(result, result.seconds if upper_s is None else upper_s)
-    m = path_model(p, result.ideals, result.columns, arcs, traffic_limit_bytes)
+    m = path_model(p, result.ideals, result.columns, arcs)
     return solve(m, time_limit_s=time_limit_s, log=log)

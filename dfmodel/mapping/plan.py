@@ -8,8 +8,10 @@ from functools import cached_property
 from typing import Any
 
 from dfmodel.errors import InputError, did_you_mean
+from dfmodel.mapping.partition_request import PartitionRequest
 from dfmodel.systems.network import Group, factorizations, place
 from dfmodel.systems.system import System
+from dfmodel.units import parse
 from dfmodel.workloads.graph import Workload
 
 #: Degrees from the innermost outwards: in a dimension that several share, tensor parallel chips are neighbours.
@@ -60,7 +62,8 @@ class PlanRequest:
     """What a user fixes of the plan; None leaves it to the search.
 
     `placement` maps a degree to its factor per dimension name, for example {"tensor": {"nvlink": 8}}.
-    `sharding` pins kernels' strategies by name, `partition` kernels' partition numbers.
+    `sharding` pins kernels' strategies by name, `partition` kernels' partition numbers. `limits` are the most a block
+    may take in one pass on one chip: {"traffic": bytes through memory, "energy": joules}.
     """
 
     tensor: int | None = None
@@ -72,6 +75,11 @@ class PlanRequest:
     placement: Mapping[str, Mapping[str, int]] | None = None
     sharding: Mapping[str, str] | None = None
     partition: Mapping[str, int] | None = None
+    limits: Mapping[str, float] | None = None
+
+    @property
+    def partitioning(self) -> PartitionRequest:
+        return PartitionRequest(self.partition, self.limits)
 
 
 def plan_request(settings: Mapping[str, Any]) -> PlanRequest:
@@ -86,7 +94,7 @@ def plan_request(settings: Mapping[str, Any]) -> PlanRequest:
         problems.append(f"plan.recompute: must be one of {', '.join(RECOMPUTE)}, got {settings['recompute']!r}")
     if settings.get("sequence_sharding") not in (None, True, False):
         problems.append(f"plan.sequence_sharding: must be true or false, got {settings['sequence_sharding']!r}")
-    for key in ("placement", "sharding", "partition"):
+    for key in ("placement", "sharding", "partition", "limits"):
         if settings.get(key) is not None and not isinstance(settings[key], Mapping):
             problems.append(f"plan.{key}: must be a mapping, got {settings[key]!r}")
     placement = settings.get("placement")
@@ -96,9 +104,39 @@ def plan_request(settings: Mapping[str, Any]) -> PlanRequest:
             for degree in placement
             if degree not in DEGREES
         ]
+    if isinstance(settings.get("partition"), Mapping):
+        problems += [
+            f"plan.partition.{kernel}: must be a whole number of at least 0, got {slot!r}"
+            for kernel, slot in settings["partition"].items()
+            if not isinstance(slot, int) or isinstance(slot, bool) or slot < 0
+        ]
+    limits, faults = _limits(settings.get("limits"))
+    problems += faults
     if problems:
         raise InputError(problems)
-    return PlanRequest(**settings)
+    return PlanRequest(**{**settings, "limits": limits})
+
+
+#: What a block's totals may be limited in, and the kind of quantity.
+LIMITS = {"traffic": "bytes", "energy": "energy"}
+
+
+def _limits(stated: Any) -> tuple[dict[str, float] | None, list[str]]:
+    """Limits as numbers, and what is wrong with them."""
+    found: dict[str, float] = {}
+    problems = []
+    for name, value in stated.items() if isinstance(stated, Mapping) else ():
+        if name not in LIMITS:
+            problems.append(f"plan.limits.{name}: unknown total{did_you_mean(str(name), LIMITS)}")
+            continue
+        try:
+            found[name] = parse(value, LIMITS[name])
+        except InputError as error:
+            problems.append(f"plan.limits.{name}: {error}")
+            continue
+        if found[name] <= 0:
+            problems.append(f"plan.limits.{name}: must be more than zero, got {value!r}")
+    return found or None, problems
 
 
 def candidate_plans(workload: Workload, system: System, request: PlanRequest) -> Iterator[Plan]:

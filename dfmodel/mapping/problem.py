@@ -39,6 +39,19 @@ class TensorUse:
 
 
 @dataclass(frozen=True)
+class TotalLimit:
+    """A limit on a total over all partitions: per_s * seconds + per_byte * bytes of traffic <= at_most.
+
+    `name` is what a user calls it (traffic: bytes; energy: joules).
+    """
+
+    name: str
+    per_s: float
+    per_byte: float
+    at_most: float
+
+
+@dataclass(frozen=True)
 class PartitionProblem:
     """Kernels to ordered partitions that run one after another on the whole chip.
 
@@ -77,6 +90,9 @@ class PartitionProblem:
     allocation: Allocation | None = None
     #: Kernel index -> partition index that a user fixes.
     pinned: tuple[tuple[int, int], ...] = ()
+    limits: tuple[TotalLimit, ...] = ()
+    #: How many times each kernel runs (empty: once); where set, kernels of different counts never share a partition.
+    runs: tuple[int, ...] = ()
 
     @property
     def edges(self) -> tuple[tuple[int, int], ...]:

@@ -43,6 +43,7 @@ class PartitionRow:
     seconds: float
     bound_by: str
     sram_bytes: float
+    memory_bytes: float
 
 
 @dataclass(frozen=True)

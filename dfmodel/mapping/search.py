@@ -127,6 +127,11 @@ class Search:
             for name in pins or {}
             if name not in kernels
         ]
+        if self.request.partitioning and self.system.chip.execution != "dataflow":
+            problems.append(
+                "plan.partition, plan.limits: only for dataflow chips; "
+                f"{self.system.chip.name} runs kernel by kernel, its fusions are decided with the sharding"
+            )
         if problems:
             raise InputError(problems)
 
@@ -232,7 +237,7 @@ class Search:
     def _map(self, key: Key, context: Context) -> MappedBlock:
         if key not in self._mapped:
             try:
-                mapped = map_block(self._sharded(key, context), self._limits(), self.request.partition)
+                mapped = map_block(self._sharded(key, context), self._limits(), self.request.partitioning)
                 self.mips_solved += len(mapped.mips)
                 self._mapped[key] = mapped
             except InfeasibleError as error:
@@ -264,7 +269,7 @@ class Search:
         self, strategies: dict[str, Strategy], block: Block, context: Context
     ) -> tuple[dict[str, Strategy], JointResult | None]:
         """On a dataflow chip, the ways of the norm and residual segments chosen together with the partitioning."""
-        if not context.dataflow or context.chips == 1 or self.request.partition or not is_segmented(block):
+        if not context.dataflow or context.chips == 1 or self.request.partitioning or not is_segmented(block):
             return strategies, None
         joint = JointProblem(block, strategies, context)
         if not joint.names:
@@ -372,7 +377,7 @@ class Search:
         here = mapped.evaluation.seconds()
         if sharding.objective < here * (1 - IMPROVEMENT):
             mapped = self._mapped[key] = map_block(
-                BlockEvaluator(block, strategies_of(sharding), context), self.settings, self.request.partition
+                BlockEvaluator(block, strategies_of(sharding), context), self.settings, self.request.partitioning
             )
         check_against(f"sharding of block '{block.name}'", sharding.objective, mapped.evaluation.seconds())
         return proof
@@ -386,7 +391,7 @@ class Search:
             return
         if found.seconds < mapped.evaluation.seconds() * (1 - IMPROVEMENT):
             evaluator = BlockEvaluator(block, chosen, context)
-            mapped = self._mapped[key] = map_block(evaluator, self._limits(), self.request.partition)
+            mapped = self._mapped[key] = map_block(evaluator, self._limits(), self.request.partitioning)
         mapped.mips.append(
             {
                 "level": "sharding segments with partitioning (branch and bound)",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dfmodel.errors import InputError
@@ -27,17 +27,17 @@ def stacked(block: Block, copies: int, links: Mapping[str, str], feeds: Mapping[
     joined: set[str] = set()
     for i in range(copies):
         rename = {t: f"{t}@{i}" for t in block.tensors}
-        further: dict[str, str] = {}
+        further: dict[str, list[str]] = {}
         for arrows, other in ((links, i - 1), (backwards, i + 1)):
             if not 0 <= other < copies:
                 continue
             for source, target in arrows.items():
                 joined.add(f"{source}@{other}")
                 if target in block.by_name:
-                    further[target] = f"{source}@{other}"
+                    further.setdefault(target, []).append(f"{source}@{other}")
                 else:
                     rename[target] = f"{source}@{other}"
-        kernels += [_copy(k, i, rename, further.get(k.name)) for k in block.kernels]
+        kernels += [_copy(k, i, rename, further.get(k.name, [])) for k in block.kernels]
         tensors.update({new: replace(block.tensors[t], name=new) for t, new in rename.items() if new == f"{t}@{i}"})
     outputs = tuple(
         f"{t}@{i}" for i in range(copies) for t in block.outputs if f"{t}@{i}" in tensors and f"{t}@{i}" not in joined
@@ -46,11 +46,11 @@ def stacked(block: Block, copies: int, links: Mapping[str, str], feeds: Mapping[
     return Block(f"{block.name} x{copies}", tuple(forward_first), tensors, outputs, block.where)
 
 
-def _copy(kernel: Kernel, i: int, rename: Mapping[str, str], further: str | None) -> Kernel:
+def _copy(kernel: Kernel, i: int, rename: Mapping[str, str], further: Sequence[str]) -> Kernel:
     inputs = [replace(o, tensor=rename[o.tensor]) for o in kernel.inputs]
     strategies = kernel.strategies
-    if further is not None:
-        inputs.append(Operand(further, kernel.outputs[0].dims))
+    for tensor in further:
+        inputs.append(Operand(tensor, kernel.outputs[0].dims))
         strategies = None if strategies is None else tuple(_with_operand(s) for s in strategies)
     return replace(
         kernel,
