@@ -48,7 +48,7 @@ def test_fifty_five_layers_exactly() -> None:
 @pytest.mark.slow
 def test_twenty_four_layers_forward_and_backward() -> None:
     """984 kernels: within 5 % of the bound where compute binds, every partition fits, the evaluator agrees."""
-    evaluator, p, _ = stacked_layers("gpt_forward_backward", 24, {"topology.x.link": "nvlink_dse"}, "full", 1)
+    evaluator, p, order = stacked_layers("gpt_forward_backward", 24, {"topology.x.link": "nvlink_dse"}, "full", 1)
     found = solve_in_orders(p, [order], time_limit_s=2)
     assert found is not None
     assert len(p.kernels) == 984
@@ -61,7 +61,7 @@ def test_twenty_four_layers_forward_and_backward() -> None:
 @pytest.mark.slow
 def test_two_layers_are_proven_by_the_streamed_lattice() -> None:
     """82 kernels, 74,476 ideals: too many for the lattice, so orders and windows answer and the streamed one proves."""
-    evaluator, p, order = stacked_layers("gpt_forward_backward", 2, {}, "full", 2)
+    evaluator, p, _ = stacked_layers("gpt_forward_backward", 2, {}, "full", 2)
     with pytest.raises(LatticeTooLargeError):
         solve_lattice(p)
     mapped = map_block(evaluator, SolverSettings())
