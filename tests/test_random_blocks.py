@@ -32,8 +32,8 @@ def _block(seed: int) -> PartitionProblem:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, CASES, BATCH))
 def test_every_route_finds_the_same(first: int) -> None:
-    """Lattice = path program = streamed lattice = linear extensions on every block; the assignment program (up to six
-    kernels, where it closes at once; it has no cycle level) agrees too."""
+    """Lattice = path program = streamed lattice = linear extensions on every block; the assignment program
+    agrees on those that are not at cycle level, which it does not have."""
     for seed in range(first, first + BATCH):
         p = _block(seed)
         best, _ = best_by_extensions(p, partitions_of(p))
@@ -41,6 +41,7 @@ def test_every_route_finds_the_same(first: int) -> None:
         check_certificate(p, found)
         if not np.isfinite(best):
             assert found.assignment is None, seed
+            assert p.allocation is not None or solve_assignment(p)[1].status == "infeasible", seed
             continue
         assert found.assignment is not None, seed
         assert found.seconds == pytest.approx(best, rel=1e-9), seed
@@ -51,7 +52,7 @@ def test_every_route_finds_the_same(first: int) -> None:
         assert streamed.seconds == pytest.approx(free.seconds, rel=1e-9), seed
         assert streamed.assignment is not None
         assert seconds(p, streamed.assignment) == pytest.approx(free.seconds, rel=1e-9), seed
-        if p.allocation is None and len(p.kernels) <= 6:
+        if p.allocation is None:
             assert solve_assignment(p)[1].objective == pytest.approx(best * MS, rel=1e-6), seed
 
 
