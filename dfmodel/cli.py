@@ -117,9 +117,19 @@ def _add_list(commands: Any) -> None:
 
 
 def _add_show(commands: Any) -> None:
-    p = commands.add_parser("show", help="one catalog entry, or every assumption explained")
-    p.add_argument("kind", help="chip, memory, link, system, model, graph, study, efficiency, or assumptions")
+    p = commands.add_parser("show", help="one catalog entry, every assumption explained, or what a collective costs")
+    p.add_argument(
+        "kind", help="chip, memory, link, system, model, graph, study, efficiency, assumptions, or collective"
+    )
     p.add_argument("name", nargs="?", help="its name (assumptions: a preset)")
+    c = p.add_argument_group("show collective")
+    c.add_argument("--system", default="dgx", help="the system whose links it uses (default dgx)")
+    c.add_argument("--op", default="all-reduce", help="all-reduce, all-gather, reduce-scatter, all-to-all, ...")
+    c.add_argument("--bytes", default="1 GiB", help="message per chip, for example 64MiB (default 1 GiB)")
+    c.add_argument("--group", help="factors of dimensions, for example nvlink=8,infiniband=4 (default: every chip)")
+    c.add_argument("--algorithm", help="one by name instead of the cheapest")
+    c.add_argument("--set", nargs="+", action="append", default=[], metavar="system.KEY=VALUE")
+    c.add_argument("--sweep", type=Path, metavar="FILE.csv", help="write time and bandwidth by message size")
     _add_common(p, _show)
 
 
@@ -219,6 +229,8 @@ def _names(kind: str, dirs: list[str]) -> list[str]:
 
 
 def _show(arguments: argparse.Namespace) -> int:
+    if arguments.kind in ("collective", "collectives"):
+        return _show_collective(arguments)
     kind = _kind(arguments.kind)
     if kind == "assumptions":
         return _show_assumptions(arguments)
@@ -231,6 +243,28 @@ def _show(arguments: argparse.Namespace) -> int:
         print(json.dumps(load_yaml(path), default=str))
     else:
         print(f"# {path}\n{path.read_text().rstrip()}")
+    return 0
+
+
+def _show_collective(arguments: argparse.Namespace) -> int:
+    from dfmodel.config import parse_settings
+    from dfmodel.reporting import collective_report as report
+    from dfmodel.systems.catalog import load_system
+    from dfmodel.units import parse
+
+    settings = parse_settings([pair for group in arguments.set for pair in group])
+    strange = [k for k in settings if not k.startswith("system.")]
+    if strange:
+        raise InputError([f"--set {k}: only system.* changes what a collective costs" for k in strange])
+    changed = {k.removeprefix("system."): v for k, v in settings.items()}
+    system = load_system(arguments.system, changed, arguments.catalog)
+    op, size = arguments.op.replace("-", "_"), parse(arguments.bytes, "bytes", "--bytes")
+    group = report.parse_group(arguments.group, system)
+    efficiency = system.chip.efficiency.link_max
+    found = report.describe(op, size, group, efficiency, arguments.algorithm)
+    print(json.dumps(found) if arguments.json else report.render(found, report.link_lines(group, efficiency)))
+    if arguments.sweep is not None:
+        report.sweep(op, group, efficiency, arguments.algorithm).to_csv(arguments.sweep, index=False)
     return 0
 
 

@@ -313,3 +313,43 @@ def test_an_interrupt_leaves_no_half_written_folder(tmp_path: Path) -> None:
     assert process.returncode == 130
     left = list(tmp_path.iterdir())
     assert left == [] or (left[0] / "result.json").exists()
+
+
+def test_show_collective(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The chosen algorithm, its phases and time; as JSON the same; a sweep over message sizes as CSV."""
+    asked = ["show", "collective", "--system", "dgx", "--op", "all-reduce", "--bytes", "1GiB"]
+    code, out, _ = _run(capsys, *asked)
+    assert code == 0
+    assert all(t in out for t in ("all_reduce of 1 GiB per chip", "256 chips", "pipelined", "infiniband", "every way"))
+    table = tmp_path / "sweep.csv"
+    code, out, _ = _run(capsys, *asked, "--group", "nvlink=8", "--json", "--sweep", str(table))
+    found = json.loads(out)
+    assert (code, found["chips"], found["algorithm"]) == (0, 8, "in_network")
+    assert found["seconds"] == min(found["algorithms_s"].values())
+    assert len(table.read_text().splitlines()) == 26
+
+
+@pytest.mark.parametrize(
+    "arguments,text",
+    [
+        (["--op", "all-reduse"], "did you mean 'all_reduce'"),
+        (["--algorithm", "rign"], "did you mean 'ring'"),
+        (["--algorithm", "bruck"], "cannot do all_reduce"),
+        (["--bytes", "1 GX"], "unknown unit"),
+        (["--bytes=-1 GiB"], "negative"),
+        (["--group", "nvlink=16"], "larger than the dimension; at most 8"),
+        (["--group", "nvlnk=2"], "did you mean 'nvlink'"),
+        (["--group", "nvlink"], "expected dimension=chips"),
+        (["--group", "nvlink=0"], "must be 1 or more"),
+        (["--set", "plan.tensor=8"], "only system.*"),
+        (["--set", "system.chips=100"], "8 (nvlink) x 32 (infiniband) = 256"),
+        (["--set", "system.nodes=0"], "greater than or equal to 1"),
+        (["--set", "system.topology.infiniband.link={bandwidth: 50 GB/s}"], "convention: missing"),
+        (["--set", "system.topology.infiniband.link={base: ib_ndr, latency: -1 us}"], "latency: negative"),
+        (["--set", "system.topology.nvlink.kind=tree"], "'fat_tree'"),
+    ],
+)
+def test_collectives_that_cannot_be(capsys: pytest.CaptureFixture[str], arguments: list[str], text: str) -> None:
+    code, out, err = _run(capsys, "show", "collective", *arguments)
+    assert (code, out) == (3, "")
+    assert text in err

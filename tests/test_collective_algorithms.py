@@ -217,19 +217,19 @@ def test_a_fat_tree_pays_for_what_leaves_its_pods(total, pod, over, size, stride
         program = gather(size)
         found = sim.traffic(program, wires, groups)
         load = found.busiest if name == "direct" else found.load
-        assert costs(fabric, "all_gather")[name] == pytest.approx((found.steps, load))
-        assert costs(fabric, "all_reduce")[name] == pytest.approx((2 * found.steps, 2 * load))
+        assert costs(fabric, "all_gather")[name][:2] == pytest.approx((found.steps, load))
+        assert costs(fabric, "all_reduce")[name][:2] == pytest.approx((2 * found.steps, 2 * load))
     found = sim.traffic(sim.pair_exchange(size), wires, groups)
-    assert costs(fabric, "all_to_all")["direct"] == pytest.approx((found.steps, found.busiest))
+    assert costs(fabric, "all_to_all")["direct"][:2] == pytest.approx((found.steps, found.busiest))
     found = sim.traffic(sim.shift(size), wires, groups)
-    assert costs(fabric, "point_to_point")["direct"] == pytest.approx((found.steps, found.load))
+    assert costs(fabric, "point_to_point")["direct"][:2] == pytest.approx((found.steps, found.load))
 
     leaves = sim.tiled_with_leaves(total, size, stride, pod, g)
     for op, build in (("all_reduce", sim.leaf_all_reduce), ("broadcast", sim.leaf_broadcast)):
         program = build(size, g)
         assert_arrived(op, size, program)
         found = sim.traffic(program, sim.leaf_wires(pod, over), leaves)
-        assert costs(fabric, op)["in_network"] == pytest.approx((found.steps, found.busiest))
+        assert costs(fabric, op)["in_network"][:2] == pytest.approx((found.steps, found.busiest))
 
 
 @pytest.mark.parametrize("total, pod, over, size, stride", TREES)

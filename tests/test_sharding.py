@@ -111,7 +111,10 @@ def test_program_equals_enumeration_with_gradients(seed: int) -> None:
 
 
 def _layer(tensor: int, sequence: bool, phases: str = "training") -> tuple[Block, Context]:
-    system = load_system("dgx", {"nodes": 1})
+    """On links that reach a fixed share of their bandwidth, with nothing to start and no reduction in the switch: what
+    is sent decides, as in the papers these tests compare with."""
+    plain = {"chip.efficiency.links_achieve": False, "topology.nvlink.in_network_reduction": False}
+    system = load_system("dgx", {"nodes": 1, **plain})
     block = build_workload("llm", {"mode": phases}).blocks[1][0]
     group = place([("tensor", (tensor, 1))], system.dimensions)["tensor"]
     return block, Context(system, load_assumptions("default"), "bf16", group, sequence)

@@ -1,7 +1,7 @@
 """Collective algorithms on one fabric: the latency and the seconds per byte of each.
 
-n members; a message of m bytes (see dfmodel.systems.collectives for what m is) takes
-`steps * step_s + load * m / bytes_per_s`, where `steps` is the hops on the longest chain of messages and
+n members; where links achieve all of their bandwidth a message of m bytes (dfmodel.systems.collectives says what
+m is) takes `steps * step_s + load * m / bytes_per_s`, where `steps` is the hops on the longest chain of messages and
 `load` the bytes of m that the busiest link carries, summed over rounds that wait for each other. The tables
 below list (steps, load); tests/test_collectives.py derives each from a message-level simulation.
 
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dfmodel.systems.network import Part
+from dfmodel.systems.network import Achieved, Link, Part
 
 #: What each algorithm does; the names a user may give.
 ALGORITHMS: Mapping[str, str] = {
@@ -50,10 +50,15 @@ ALGORITHMS: Mapping[str, str] = {
 
 
 class Cost(NamedTuple):
-    """Seconds of a message: `latency_s + s_per_byte * bytes`."""
+    """Seconds of a message of m bytes: `latency_s + s_per_byte * (m + sqrt(ramp_bytes * m))`.
+
+    `s_per_byte` is at the efficiency the link achieves; `start_s` is paid once per collective.
+    """
 
     latency_s: float
     s_per_byte: float
+    ramp_bytes: float = 0.0
+    start_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,19 @@ class Fabric:
     rings: tuple[Fabric, ...] = ()
     #: The dimension whose links it uses, where another fabric uses them too.
     wires: str = ""
+    #: Kind of the dimension and its link, which say what collectives achieve; without a link, all of the bandwidth.
+    kind: str = ""
+    link: Link | None = None
+
+    @property
+    def used_wires(self) -> tuple[str, ...]:
+        """Names of the dimensions whose links it uses."""
+        return tuple(w for r in self.rings for w in r.used_wires) or (self.wires or self.name,)
+
+    def achieved(self, op: str, algorithm: str, otherwise: float) -> Achieved:
+        """What this fabric's link achieves in `op` by `algorithm`; the efficiency `otherwise` where it states none."""
+        known = None if self.link is None else self.link.achieved_in(self.kind, op, algorithm)
+        return Achieved(otherwise) if known is None else known
 
 
 def fabric_of(part: Part) -> Fabric:
@@ -90,6 +108,8 @@ def fabric_of(part: Part) -> Fabric:
         in_network=part.dimension.in_network_reduction,
         pod=part.members_per_pod if shape == "tree" else 1,
         oversubscription=part.oversubscription if shape == "tree" else 1.0,
+        kind=part.dimension.kind,
+        link=part.dimension.link,
     )
 
 
@@ -100,7 +120,9 @@ def pods_of(tree: Fabric) -> tuple[Fabric, Fabric]:
     """
 
     def switch(name: str, size: int, bytes_per_s: float) -> Fabric:
-        return Fabric(name, "switch", size, bytes_per_s, tree.step_s, tree.in_network, wires=tree.name)
+        return Fabric(
+            name, "switch", size, bytes_per_s, tree.step_s, tree.in_network, 1, 1.0, (), tree.name, tree.kind, tree.link
+        )
 
     return (
         switch(f"{tree.name} pod", tree.pod, tree.bytes_per_s),
@@ -117,16 +139,27 @@ def torus_of(rings: tuple[Fabric, ...]) -> Fabric:
         bytes_per_s=sum(2 * r.bytes_per_s for r in rings),
         step_s=max(r.step_s for r in rings),
         rings=rings,
+        kind=rings[0].kind,
+        link=rings[0].link,
     )
 
 
 @lru_cache(maxsize=65536)
-def costs(fabric: Fabric, op: str) -> Mapping[str, Cost]:
-    """Every legal algorithm of `op` on the fabric; empty where there is none. Also `scatter` and `gather`."""
+def costs(fabric: Fabric, op: str, efficiency: float = 1.0) -> Mapping[str, Cost]:
+    """Every legal algorithm of `op` on the fabric; empty where there is none. Also `scatter` and `gather`.
+
+    `efficiency` is for links that do not say what they achieve.
+    """
     if fabric.shape == "torus":
-        return _torus(fabric, op)
-    table = _TABLES[fabric.shape](fabric).get(op, {})
-    return {name: Cost(steps * fabric.step_s, load / fabric.bytes_per_s) for name, (steps, load) in table.items()}
+        ideal = _torus(fabric, op)
+    else:
+        table = _TABLES[fabric.shape](fabric).get(op, {})
+        ideal = {name: Cost(steps * fabric.step_s, load / fabric.bytes_per_s) for name, (steps, load) in table.items()}
+    return {name: _achieved(cost, fabric.achieved(op, name, efficiency)) for name, cost in ideal.items()}
+
+
+def _achieved(ideal: Cost, found: Achieved) -> Cost:
+    return Cost(ideal.latency_s, ideal.s_per_byte / found.efficiency, found.ramp_bytes, found.start_s)
 
 
 _Table = dict[str, dict[str, tuple[int, float]]]

@@ -18,7 +18,7 @@ from dfmodel.errors import InputError, did_you_mean
 from dfmodel.systems.chip import Chip, Efficiency, TileArray
 from dfmodel.systems.memory import Memory
 from dfmodel.systems.merge import assumed_values, item_index, merged, set_value
-from dfmodel.systems.network import SWITCHED, Dimension, Link
+from dfmodel.systems.network import SWITCHED, Achieved, Dimension, Link
 from dfmodel.systems.schema import (
     AliasFile,
     ChipFile,
@@ -197,7 +197,19 @@ def _link(entry: _Entry, links_here: int | None) -> Link:
         switch_usd_per_byte_per_s=spec.switch_price_per_bandwidth,
         switch_w_per_byte_per_s=spec.switch_power_per_bandwidth,
         j_per_byte=spec.energy,
+        achieved=_achieved(entry, spec),
     )
+
+
+def _achieved(entry: _Entry, spec: LinkFile, depth: int = 0) -> tuple[Achieved, ...]:
+    """What the link's own file says first, then what it takes from another link's."""
+    own = tuple(Achieved(a.efficiency, a.ramp, a.start, a.kinds, a.operations, a.algorithms) for a in spec.achieved)
+    if spec.achieved_like is None:
+        return own
+    if depth == _LONGEST_CHAIN:
+        raise InputError(f"{entry.where}: achieved_like: more than {_LONGEST_CHAIN} links in a row; is there a circle?")
+    other = entry.resolve("links", spec.achieved_like, "achieved_like")
+    return own + _achieved(other, validated(LinkFile, other.data, other.where), depth + 1)
 
 
 def _efficiency(entry: _Entry) -> Efficiency:
@@ -210,6 +222,7 @@ def _efficiency(entry: _Entry) -> Efficiency:
         memory_max=spec.memory_max,
         memory_half_bytes=spec.memory_half,
         link_max=spec.link_max,
+        links_achieve=spec.links_achieve,
         launch_s=spec.launch,
         status=spec.status,
         source=spec.source,
@@ -335,6 +348,8 @@ def _system(entry: _Entry) -> System:
     dimensions = [problems.attempt(_dimension, entry, spec, position) for position in range(len(spec.topology))]
     problems.raise_any()
     assert chip is not None
+    if not chip.efficiency.links_achieve:
+        dimensions = [d and replace(d, link=replace(d.link, achieved=())) for d in dimensions]
     system = System(
         name=entry.name,
         title=spec.title or entry.name,
@@ -344,6 +359,12 @@ def _system(entry: _Entry) -> System:
         copies=spec.copies,
         facts={**spec.parameters, **spec.facts},
     )
+    if spec.chips is not None and spec.chips != system.chips:
+        sizes = " x ".join(f"{d.size} ({d.name})" for d in system.dimensions)
+        raise InputError(
+            f"{entry.where}: chips: {spec.chips} asked, but the topology is {sizes} = {system.chips}; "
+            "change a size or parameter so that they multiply to it"
+        )
     if system.chips % system.copies:
         raise InputError(f"{entry.where}: copies: {system.copies} does not divide {system.chips} chips")
     return system

@@ -44,7 +44,8 @@ class Efficiency:
     """Achieved share of peak as a function of size: max * size / (size + half), never falling with size.
 
     `matrix_max` and `vector_max` are shares of the peak FLOP rates, `memory_max` of memory bandwidth,
-    `link_max` of every link's; `matrix_half_flops` and `memory_half_bytes` the sizes at half of it;
+    `link_max` of every link's that does not state what it achieves (none does where `links_achieve` is false);
+    `matrix_half_flops` and `memory_half_bytes` the sizes at half of it;
     `launch_s` what starting one kernel adds. `status` is "assumed" or "calibrated", `source` says by what.
     """
 
@@ -58,6 +59,7 @@ class Efficiency:
     launch_s: float
     status: str
     source: str
+    links_achieve: bool = True
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,10 @@ An all-to-all goes through the dimensions in order; every message is forwarded o
 (`dimension_ordered`: the time is that of the slowest dimension) or only after the phase of a dimension ends
 (`phased`: the sum). Unless named, the cheapest way for the message is taken.
 
-Every algorithm is linear in the message, so a collective is a least of sums of leasts of lines. Bandwidth is
-multiplied by `efficiency`; latency is not.
+A collective is a least of sums of leasts over algorithms, each of latency plus s_per_byte (m + sqrt(ramp m))
+with what its links achieve (network.Achieved; without it their bandwidth times `efficiency`, and no ramp).
+Latency is not scaled. The software's start is paid once: in the latency where there is one phase, else the
+longest of the phases' least starts.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ _MOST_REORDERED = 3
 class Phase:
     """One step of a collective: `op` with `bytes` (in that operation's convention) over a dimension.
 
-    `seconds` is for all pieces of a pipelined collective together; phases of different dimensions overlap.
+    `seconds` is for all pieces of a pipelined collective together; phases of different dimensions overlap. `wires` are
+    the dimensions whose links it uses.
     """
 
     dimension: str
@@ -75,21 +78,23 @@ class Phase:
     op: str
     bytes: float
     seconds: float
+    wires: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class CollectiveCost:
     """Seconds of a collective, the algorithm that takes them, and its phases in order.
 
-    `algorithm` is that of the only phase, or the way phases are composed. The phases add up to `seconds`
-    unless there are `pieces`, which overlap. A point-to-point message shows the slowest of the boundaries it
-    may cross.
+    `algorithm` is that of the only phase, or the way phases are composed. `start_s` and the phases add up to
+    `seconds` unless there are `pieces`, which overlap; with one phase the start is in it. A point-to-point
+    message shows the slowest of the boundaries it may cross.
     """
 
     seconds: float
     algorithm: str
     phases: tuple[Phase, ...]
     pieces: int = 1
+    start_s: float = 0.0
 
 
 Seconds = TypeVar("Seconds", float, np.ndarray)
@@ -109,7 +114,7 @@ class _Choice:
     """A phase and its algorithms; it moves `share` of the collective's message over the links `wires`."""
 
     dimension: str
-    wires: str
+    wires: tuple[str, ...]
     op: str
     share: float
     algorithms: Mapping[str, Cost]
@@ -124,9 +129,25 @@ class _Scheme:
     slowest: bool = False
     pieces: int = 1
 
+    @property
+    def start_s(self) -> float:
+        """The start of the whole collective, where its phases do not carry it themselves."""
+        if len(self.phases) == 1:
+            return 0.0
+        return max(min(c.start_s for c in phase.algorithms.values()) for phase in self.phases)
+
+    @property
+    def starting(self) -> tuple[_Choice, ...]:
+        """The phases with the start in their latency where there is only one."""
+        if len(self.phases) > 1:
+            return self.phases
+        phase = self.phases[0]
+        started = {n: c._replace(latency_s=c.latency_s + c.start_s, start_s=0.0) for n, c in phase.algorithms.items()}
+        return (replace(phase, algorithms=started),)
+
     def busiest(self, seconds: Sequence[Seconds], larger: Callable[[Seconds, Seconds], Seconds]) -> Seconds:
         """Of the phases' `seconds`, summed over those on the same links, the largest."""
-        totals: dict[str, Seconds] = {}
+        totals: dict[tuple[str, ...], Seconds] = {}
         for choice, taken in zip(self.phases, seconds, strict=True):
             totals[choice.wires] = totals[choice.wires] + taken if choice.wires in totals else taken
         return functools.reduce(larger, totals.values())
@@ -147,10 +168,10 @@ def collective(
     or an efficiency outside (0, 1].
     """
     _check(message_bytes, efficiency)
-    schemes = _schemes(op, group, algorithm)
+    schemes = _schemes(op, group, algorithm, efficiency)
     if group.size == 1 or message_bytes == 0:
         return CollectiveCost(0.0, "none", ())
-    return min((_cost(s, message_bytes, efficiency) for s in schemes), key=lambda c: c.seconds)
+    return min((_cost(s, message_bytes) for s in schemes), key=lambda c: c.seconds)
 
 
 def collective_seconds(
@@ -166,17 +187,17 @@ def collective_seconds(
     if message.size:
         _check(float(message.min()), efficiency)
         _check(float(message.max()), efficiency)
-    schemes = _schemes(op, group, algorithm)
+    schemes = _schemes(op, group, algorithm, efficiency)
     if group.size == 1:
         return np.zeros_like(message)
-    seconds = np.minimum.reduce([_seconds(s, message, efficiency) for s in schemes])
+    seconds = np.minimum.reduce([_seconds(s, message) for s in schemes])
     return np.where(message > 0, seconds, 0.0)
 
 
 def legal_algorithms(op: str, group: Group) -> tuple[str, ...]:
     """Names that `collective` takes for this operation and group."""
     found: dict[str, None] = {}
-    for scheme in _legal(op, group):
+    for scheme in _legal(op, group, 1.0):
         found |= dict.fromkeys([scheme.name] if scheme.name else [])
         found |= dict.fromkeys(name for phase in scheme.phases for name in phase.algorithms)
     return tuple(found)
@@ -243,20 +264,19 @@ def _check(message_bytes: float, efficiency: float) -> None:
         raise InputError(f"collective: efficiency: {efficiency}; must be above 0 and at most 1")
 
 
-def _phase_seconds(cost: Cost, message_bytes: float, efficiency: float) -> float:
-    return cost.latency_s + cost.s_per_byte * message_bytes / efficiency
-
-
-def _cost(scheme: _Scheme, message_bytes: float, efficiency: float) -> CollectiveCost:
+def _cost(scheme: _Scheme, message_bytes: float) -> CollectiveCost:
     pieces = scheme.pieces
     phases, each = [], []
-    for choice in scheme.phases:
-        share = choice.share * message_bytes
+    for choice in scheme.starting:
+        share = choice.share * message_bytes / pieces
         seconds, name = min(
-            ((_phase_seconds(c, share / pieces, efficiency), n) for n, c in choice.algorithms.items()),
+            (
+                (c.latency_s + c.s_per_byte * (share + math.sqrt(c.ramp_bytes * share)), n)
+                for n, c in choice.algorithms.items()
+            ),
             key=lambda found: found[0],
         )
-        phases.append(Phase(choice.dimension, name, choice.op, share, pieces * seconds))
+        phases.append(Phase(choice.dimension, name, choice.op, pieces * share, pieces * seconds, choice.wires))
         each.append(seconds)
     if scheme.slowest:
         phases = [max(phases, key=lambda p: p.seconds)]
@@ -264,29 +284,36 @@ def _cost(scheme: _Scheme, message_bytes: float, efficiency: float) -> Collectiv
     total = sum(each)
     if pieces > 1:
         total += (pieces - 1) * scheme.busiest(each, max)
-    return CollectiveCost(total, scheme.name or phases[0].algorithm, tuple(phases), pieces)
+    start_s = scheme.start_s
+    return CollectiveCost(start_s + total, scheme.name or phases[0].algorithm, tuple(phases), pieces, start_s)
 
 
-def _seconds(scheme: _Scheme, message_bytes: np.ndarray, efficiency: float) -> np.ndarray:
+def _seconds(scheme: _Scheme, message_bytes: np.ndarray) -> np.ndarray:
     each: list[np.ndarray] = []
-    for choice in scheme.phases:
+    for choice in scheme.starting:
         share = choice.share * message_bytes / scheme.pieces
-        lines = [c.latency_s + c.s_per_byte * share / efficiency for c in choice.algorithms.values()]
-        each.append(np.minimum.reduce(lines))
+        each.append(
+            np.minimum.reduce(
+                [
+                    c.latency_s + c.s_per_byte * (share + np.sqrt(c.ramp_bytes * share))
+                    for c in choice.algorithms.values()
+                ]
+            )
+        )
     if scheme.slowest:
-        return np.maximum.reduce(each)
+        return scheme.start_s + np.maximum.reduce(each)
     total = sum(each, start=np.zeros_like(message_bytes))
     if scheme.pieces > 1:
         total = total + (scheme.pieces - 1) * scheme.busiest(each, np.maximum)
-    return total
+    return scheme.start_s + total
 
 
 @lru_cache(maxsize=65536)
-def _schemes(op: str, group: Group, algorithm: str | None) -> tuple[_Scheme, ...]:
+def _schemes(op: str, group: Group, algorithm: str | None, efficiency: float) -> tuple[_Scheme, ...]:
     """Ways to run `op` on the group: those that may be the cheapest, or those that use `algorithm`."""
     if algorithm is not None and algorithm not in ALGORITHMS:
         raise UnknownNameError("algorithm", algorithm, ALGORITHMS)
-    legal = _legal(op, group)
+    legal = _legal(op, group, efficiency)
     if algorithm is None:
         return tuple(replace(s, phases=tuple(map(_undominated, s.phases))) for s in legal)
     named = tuple(s for s in (_using(scheme, algorithm) for scheme in legal) if s is not None)
@@ -296,7 +323,7 @@ def _schemes(op: str, group: Group, algorithm: str | None) -> tuple[_Scheme, ...
     return named
 
 
-def _legal(op: str, group: Group) -> tuple[_Scheme, ...]:
+def _legal(op: str, group: Group, efficiency: float) -> tuple[_Scheme, ...]:
     """Every way to run `op` on the group, with every algorithm."""
     if op not in COLLECTIVES:
         raise UnknownNameError("collective", op, COLLECTIVES)
@@ -304,7 +331,7 @@ def _legal(op: str, group: Group) -> tuple[_Scheme, ...]:
         return ()
     found = []
     for levels in _level_lists(op, group):
-        schemes = _compositions(op, levels)
+        schemes = _compositions(op, levels, efficiency)
         found += schemes
         # Rings next to each other overlap better as a torus than in pieces.
         if op in _PIPELINED and len(_runs(levels)) == len(levels):
@@ -314,13 +341,17 @@ def _legal(op: str, group: Group) -> tuple[_Scheme, ...]:
 
 
 def _undominated(choice: _Choice) -> _Choice:
-    """Without the algorithms that another beats, or equals, in latency and in bandwidth."""
+    """Without the algorithms that another beats, or equals, in latency with start, in bandwidth and in ramp."""
     kept: dict[str, Cost] = {}
-    least = math.inf
-    for name, cost in sorted(choice.algorithms.items(), key=lambda item: item[1]):
-        if cost.s_per_byte < least:
+    for name, cost in sorted(choice.algorithms.items(), key=lambda item: (item[1].latency_s, item[1])):
+        if not any(
+            k.latency_s <= cost.latency_s
+            and k.s_per_byte <= cost.s_per_byte
+            and k.ramp_bytes * k.s_per_byte**2 <= cost.ramp_bytes * cost.s_per_byte**2
+            and k.start_s <= cost.start_s
+            for k in kept.values()
+        ):
             kept[name] = cost
-            least = cost.s_per_byte
     return replace(choice, algorithms=kept)
 
 
@@ -366,29 +397,35 @@ def _runs(levels: tuple[Fabric, ...]) -> list[tuple[Fabric, ...]]:
     return runs
 
 
-def _compositions(op: str, levels: tuple[Fabric, ...]) -> list[_Scheme]:
+def _compositions(op: str, levels: tuple[Fabric, ...], efficiency: float) -> list[_Scheme]:
+    def choice(level: Fabric, op: str, share: float) -> _Choice:
+        return _Choice(level.name, level.used_wires, op, share, costs(level, op, efficiency))
+
     if op == "point_to_point":
-        return [_Scheme(None, tuple(_choice(level, op, 1.0) for level in levels), slowest=True)]
+        return [_Scheme(None, tuple(choice(level, op, 1.0) for level in levels), slowest=True)]
     if op == "all_to_all":
-        return _all_to_all(levels)
+        return _all_to_all(levels, choice)
     if op in _WRAPPING:
-        return _wrapped(op, levels)
-    phases = [_choice(level, op, share) for level, share in zip(levels, _shares(levels), strict=False)]
+        return _wrapped(op, levels, choice)
+    phases = [choice(level, op, share) for level, share in zip(levels, _shares(levels), strict=False)]
     if op == "all_gather":
         phases.reverse()
     return [_Scheme("hierarchical" if len(levels) > 1 else None, tuple(phases))]
 
 
-def _wrapped(op: str, levels: tuple[Fabric, ...]) -> list[_Scheme]:
+_Chooser = Callable[[Fabric, str, float], _Choice]
+
+
+def _wrapped(op: str, levels: tuple[Fabric, ...], choice: _Chooser) -> list[_Scheme]:
     before, after = _WRAPPING[op]
     shares = _shares(levels)
     most = len(levels) if op in _ALL_WRAPPING else len(levels) - 1
     found = []
     for wrapped in range(most + 1):
         inner = list(zip(levels[:wrapped], shares, strict=False))
-        phases = [_choice(level, before, share) for level, share in inner]
-        phases += [_choice(level, op, shares[wrapped]) for level in levels[wrapped:]]
-        phases += [_choice(level, after, share) for level, share in reversed(inner)]
+        phases = [choice(level, before, share) for level, share in inner]
+        phases += [choice(level, op, shares[wrapped]) for level in levels[wrapped:]]
+        phases += [choice(level, after, share) for level, share in reversed(inner)]
         if wrapped == len(levels):
             name: str | None = _ALL_WRAPPING[op]
         elif wrapped:
@@ -399,22 +436,36 @@ def _wrapped(op: str, levels: tuple[Fabric, ...]) -> list[_Scheme]:
     return found
 
 
-def _all_to_all(levels: tuple[Fabric, ...]) -> list[_Scheme]:
-    phased = tuple(_choice(level, "all_to_all", 1.0) for level in levels)
+def _all_to_all(levels: tuple[Fabric, ...], choice: _Chooser) -> list[_Scheme]:
+    phased = tuple(choice(level, "all_to_all", 1.0) for level in levels)
     if len(levels) == 1:
         return [_Scheme(None, phased)]
     found = [_Scheme("phased", phased)]
     direct = [p.algorithms["direct"] for p in phased]
     if len({p.wires for p in phased}) == len(phased):
         # Pods and what joins them share the chips' links, so their loads would add.
-        routed = Cost(sum(c.latency_s for c in direct), max(c.s_per_byte for c in direct))
+        slowest = max(direct, key=lambda c: c.s_per_byte)
+        routed = slowest._replace(
+            latency_s=sum(c.latency_s for c in direct),
+            ramp_bytes=max(c.ramp_bytes for c in direct),
+            start_s=max(c.start_s for c in direct),
+        )
         name = " x ".join(level.name for level in levels)
-        found.append(_Scheme(None, (_Choice(name, name, "all_to_all", 1.0, {"dimension_ordered": routed}),)))
+        found.append(
+            _Scheme(
+                None,
+                (
+                    _Choice(
+                        name,
+                        tuple(w for p in phased for w in p.wires),
+                        "all_to_all",
+                        1.0,
+                        {"dimension_ordered": routed},
+                    ),
+                ),
+            )
+        )
     return found
-
-
-def _choice(level: Fabric, op: str, share: float) -> _Choice:
-    return _Choice(level.name, level.wires or level.name, op, share, costs(level, op))
 
 
 def _shares(levels: tuple[Fabric, ...]) -> list[float]:

@@ -39,10 +39,30 @@ LARGEST_DIMENSION = 10_000_000
 
 
 @dataclass(frozen=True)
+class Achieved:
+    """What collectives reach of a link where it joins chips as one of `kinds`, in `operations`, by `algorithms`
+    (empty: all): a phase that would take x seconds for m bytes takes (x / efficiency)(1 + sqrt(ramp / m)), and one
+    start of the software comes on top of the whole collective.
+    """
+
+    efficiency: float
+    ramp_bytes: float = 0.0
+    start_s: float = 0.0
+    kinds: tuple[str, ...] = ()
+    operations: tuple[str, ...] = ()
+    algorithms: tuple[str, ...] = ()
+
+    def covers(self, kind: str, operation: str, algorithm: str) -> bool:
+        pairs = ((self.kinds, kind), (self.operations, operation), (self.algorithms, algorithm))
+        return all(not chosen or value in chosen for chosen, value in pairs)
+
+
+@dataclass(frozen=True)
 class Link:
     """One link. `bytes_per_s` is per link and direction; prices and powers are per byte/s of it.
 
-    `latency_s` is that of one hop: chip to chip over the link, or chip to chip through a switch.
+    `latency_s` is that of one hop: chip to chip over the link, or chip to chip through a switch. Of `achieved` the
+    first that covers a phase holds for it; where none does, the efficiency that the user of the link assumes.
     """
 
     name: str
@@ -53,6 +73,11 @@ class Link:
     switch_usd_per_byte_per_s: float = 0.0
     switch_w_per_byte_per_s: float = 0.0
     j_per_byte: float | None = None
+    achieved: tuple[Achieved, ...] = ()
+
+    def achieved_in(self, kind: str, operation: str, algorithm: str) -> Achieved | None:
+        """What is known of this link in such a phase."""
+        return next((a for a in self.achieved if a.covers(kind, operation, algorithm)), None)
 
     def __post_init__(self) -> None:
         problems = []

@@ -8,13 +8,15 @@ some of its values.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from dfmodel import units
+from dfmodel.errors import did_you_mean
+from dfmodel.systems.algorithms import ALGORITHMS
 from dfmodel.systems.chip import Fusion
-from dfmodel.systems.network import DimensionKind
+from dfmodel.systems.network import Collective, DimensionKind
 
 
 def _quantity(dimension: str) -> BeforeValidator:
@@ -95,8 +97,32 @@ class MemoryFile(_Sourced):
     energy: EnergyPerByte | None = None
 
 
+class AchievedFile(_Part):
+    """What collectives reach of a link; see dfmodel.systems.network.Achieved."""
+
+    kinds: tuple[DimensionKind, ...] = ()
+    operations: tuple[str, ...] = ()
+    algorithms: tuple[str, ...] = ()
+    efficiency: Share
+    ramp: Bytes = 0.0
+    start: Time = 0.0
+    status: Literal["assumed", "calibrated"]
+    source: str
+
+    @model_validator(mode="after")
+    def _known_names(self) -> AchievedFile:
+        for stated, known, what in (
+            (self.operations, (*get_args(Collective), "scatter", "gather"), "operation"),
+            (self.algorithms, tuple(ALGORITHMS), "algorithm"),
+        ):
+            for name in stated:
+                if name not in known:
+                    raise ValueError(f"unknown {what} '{name}'{did_you_mean(name, known)}")
+        return self
+
+
 class LinkFile(_Sourced):
-    """A link; `links` is how many of them a chip has."""
+    """A link; `links` is how many of them a chip has. `achieved_like` names a link whose `achieved` is assumed here."""
 
     bandwidth: Bandwidth
     convention: Literal["per link and direction", "per chip and direction"]
@@ -107,6 +133,8 @@ class LinkFile(_Sourced):
     switch_price_per_bandwidth: MoneyPerBandwidth = 0.0
     switch_power_per_bandwidth: PowerPerBandwidth = 0.0
     energy: EnergyPerByte | None = None
+    achieved: tuple[AchievedFile, ...] = ()
+    achieved_like: str | None = None
 
 
 class EfficiencyFile(_Part):
@@ -121,6 +149,7 @@ class EfficiencyFile(_Part):
     memory_max: Share
     memory_half: Bytes
     link_max: Share
+    links_achieve: bool = True
     launch: Time
     status: Literal["assumed", "calibrated"]
     source: str
@@ -193,6 +222,7 @@ class SystemFile(_Sourced):
     link: Reference | None = None
     parameters: dict[str, Annotated[int, Field(ge=1)]] = {}
     topology: list[DimensionFile] = Field(min_length=1)
+    chips: int | None = Field(None, ge=1, description="what the sizes must multiply to, where stated")
     high_bandwidth_domain: int | None = Field(None, ge=1)
     copies: int = Field(1, ge=1)
     facts: dict[str, Any] = {}

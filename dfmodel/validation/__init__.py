@@ -1,0 +1,1 @@
+"""Predictions beside published measurements, and the constants fitted to those that may set them."""
