@@ -22,6 +22,7 @@ from dfmodel.mapping.solver import quiet_pyomo, relative_gap_of, versions
 from dfmodel.presets import load_assumptions
 from dfmodel.systems.catalog import load_system
 from dfmodel.systems.cost import system_cost, system_power
+from dfmodel.systems.network import Link
 from dfmodel.systems.system import System
 from dfmodel.workloads.graph import Workload
 from dfmodel.workloads.registry import build_workload, is_llm
@@ -336,8 +337,26 @@ def _assumed(system: System, assumptions: Assumptions) -> list[str]:
         )
     else:
         found.append(f"{assumptions.compute.utilisation:.0%} of peak for all work (not calibrated)")
+    if assumptions.network.collectives == "physical":
+        found += [_links_known(d.link, system) for d in system.dimensions if d.size > 1]
     found += [f"{system.chip.name}.{key}: no published value, assumed" for key in system.chip.assumed]
-    return found
+    return list(dict.fromkeys(found))
+
+
+def _links_known(link: Link, system: System) -> str:
+    """Where what collectives achieve of a link comes from."""
+    if not link.achieved:
+        return (
+            f"link '{link.name}': collectives reach {system.chip.efficiency.link_max:.0%} of it at every size, assumed"
+        )
+    own = [a for a in link.achieved if not a.inherited]
+    return f"link '{link.name}': efficiency, ramp and start of collectives " + (
+        "calibrated"
+        if len(own) == len(link.achieved)
+        else "calibrated in part, else another link's"
+        if own
+        else "are another link's, assumed"
+    )
 
 
 def _cost(system: System) -> dict[str, Any]:

@@ -104,7 +104,10 @@ def link_lines(group: Group, efficiency: float) -> list[str]:
     lines = []
     for part in group.parts:
         link = part.dimension.link
-        known = "as its file states (achieved)" if link.achieved else f"{efficiency:g} of it, assumed"
+        inherited = all(a.inherited for a in link.achieved)
+        known = "achieved as for another link, assumed" if inherited else "achieved as measured"
+        if not link.achieved:
+            known = f"{efficiency:g} of it, assumed"
         lines.append(
             f"links          {part.dimension.name}: {part.dimension.links} x {link.name}, "
             f"{format_quantity(link.bytes_per_s, 'bandwidth')} per link and direction, {known}"

@@ -209,7 +209,8 @@ def _achieved(entry: _Entry, spec: LinkFile, depth: int = 0) -> tuple[Achieved, 
     if depth == _LONGEST_CHAIN:
         raise InputError(f"{entry.where}: achieved_like: more than {_LONGEST_CHAIN} links in a row; is there a circle?")
     other = entry.resolve("links", spec.achieved_like, "achieved_like")
-    return own + _achieved(other, validated(LinkFile, other.data, other.where), depth + 1)
+    taken = _achieved(other, validated(LinkFile, other.data, other.where), depth + 1)
+    return own + tuple(replace(a, inherited=True) for a in taken)
 
 
 def _efficiency(entry: _Entry) -> Efficiency:

@@ -42,7 +42,7 @@ LARGEST_DIMENSION = 10_000_000
 class Achieved:
     """What collectives reach of a link where it joins chips as one of `kinds`, in `operations`, by `algorithms`
     (empty: all): a phase that would take x seconds for m bytes takes (x / efficiency)(1 + sqrt(ramp / m)), and one
-    start of the software comes on top of the whole collective.
+    start of the software comes on top of the whole collective. `inherited` says that another link was measured.
     """
 
     efficiency: float
@@ -51,6 +51,7 @@ class Achieved:
     kinds: tuple[str, ...] = ()
     operations: tuple[str, ...] = ()
     algorithms: tuple[str, ...] = ()
+    inherited: bool = False
 
     def covers(self, kind: str, operation: str, algorithm: str) -> bool:
         pairs = ((self.kinds, kind), (self.operations, operation), (self.algorithms, algorithm))
