@@ -16,6 +16,7 @@ from dfmodel.mapping.evaluate import BlockEvaluation
 from dfmodel.mapping.joint import is_segmented
 from dfmodel.mapping.map_block import SolverSettings
 from dfmodel.mapping.plan import plan_request
+from dfmodel.mapping.recompute import repeated_flops
 from dfmodel.mapping.result import Certificate, KernelRow, PartitionRow, Result
 from dfmodel.mapping.search import Evaluated, Search, search
 from dfmodel.mapping.solver import quiet_pyomo, relative_gap_of, versions
@@ -23,7 +24,7 @@ from dfmodel.presets import load_assumptions
 from dfmodel.systems.catalog import load_system
 from dfmodel.systems.cost import system_cost, system_power
 from dfmodel.systems.network import Link
-from dfmodel.systems.system import System
+from dfmodel.systems.system import System, with_tiers
 from dfmodel.workloads.graph import Workload
 from dfmodel.workloads.registry import build_workload, is_llm
 
@@ -113,6 +114,7 @@ def run(
     if problems or workload is None or system is None or assumptions is None or request is None:
         raise InputError(problems)
     system.chip.matrix_peak(workload.dtype)
+    system = with_tiers(system, assumptions.memory.tiers)
     settings = SolverSettings(time_limit_s, gap, log, certify_all)
     deadline = None if time_limit_s is None else began + time_limit_s
     state, best, proofs = search(workload, system, assumptions, request, settings, progress, deadline)
@@ -145,6 +147,8 @@ def build_result(state: Search, best: Evaluated, proofs: list[dict[str, Any]], w
         metrics=_metrics(state, best),
         breakdown_s=best.iteration.breakdown_s,
         memory_bytes=best.memory_bytes,
+        memory_tiers=best.memory_tiers,
+        hidden_s=best.iteration.hidden_s,
         memory_capacity_bytes=state.capacity_bytes,
         partitions=tuple(_partition_rows(workload, best.blocks)),
         kernels=tuple(_kernel_rows(best.blocks)),
@@ -203,13 +207,9 @@ def _metrics(state: Search, best: Evaluated) -> dict[str, float | None]:
     peak = state.system.chip.matrix_peak(workload.dtype)
     matrix = workload.model_flops_per_sample("matrix") * workload.batch
     done = workload.flops_per_sample("matrix") * workload.batch
-    repeated = 0.0
-    if best.plan.recompute == "full":
-        repeated = workload.batch * sum(
-            n * b.flops("matrix", ("forward",))
-            for b, n in workload.blocks
-            if any(k.phase == "backward" for k in b.kernels)
-        )
+    repeated = workload.batch * sum(
+        n * repeated_flops(b.at_batch(1), best.plan.recompute, "matrix") for b, n in workload.blocks
+    )
     capacity = used * peak * seconds
     counted = matrix if state.assumptions.iteration.flops == "model" else workload.flops_per_sample() * workload.batch
     unit = workload.unit

@@ -90,24 +90,35 @@ class NetworkAssumptions(_Section):
 
 
 class IterationAssumptions(_Section):
-    model: Literal["one_f_one_b", "amortised"] = Field(
-        "one_f_one_b",
-        description="one_f_one_b: slowest stage, bubble, data-parallel reduction and optimizer step apart; "
+    model: Literal["scheduled", "amortised"] = Field(
+        "scheduled",
+        description="scheduled: the plan's pipeline schedule, data-parallel communication and optimizer step apart; "
         "amortised: the original's (factor 1+(PP-1)/(nmb max(lps-1,1)), reduction amortised over micro-batches)",
     )
     flops: Literal["model", "graph"] = Field(
         "model", description="what utilisation counts: matrix FLOPs with the head, or every FLOP of the graph"
     )
+    overlap_share: float = Field(
+        0.9,
+        ge=0,
+        le=1,
+        description="share of a forward or backward pass behind which data-parallel communication can hide; 0: none",
+    )
+    bucket_parameters: float = Field(
+        40e6, gt=0, description="parameters reduced together; the last bucket of a backward pass hides behind nothing"
+    )
+    host_s: float = Field(0.0, ge=0, description="seconds of the host once per iteration (data, logging)")
 
 
 class MemoryAssumptions(_Section):
-    capacity: Literal["training_state", "weights_and_live"] = Field(
-        "training_state",
-        description="training_state: weights, gradients, optimizer states and in-flight activations; "
-        "weights_and_live: weights and the live tensors of one layer only",
+    gradient: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32", description="format in which gradients are kept and reduced (4 or 2 bytes per parameter)"
     )
-    state_bytes_per_parameter: float = Field(
-        18.0, gt=0, description="bf16 weight 2, fp32 gradient 4, fp32 master weight and two Adam moments 12"
+    optimizer_bytes_per_parameter: float = Field(12.0, ge=0, description="fp32 master weight and two Adam moments 12")
+    tiers: Literal["placed", "mean", "first"] = Field(
+        "placed",
+        description="placed: state and activations lie in the tiers where they cost least; mean: one memory of all "
+        "capacities with their capacity-weighted mean bandwidth (the original); first: the first tier alone",
     )
     reserved_fraction: float = Field(0.0, ge=0, lt=1, description="share of memory kept for the framework's workspace")
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import pyomo.environ as pyo
 from pyomo.repn.plugins.lp_writer import LPWriter
 
-from dfmodel.mapping import partitioning, path_mip, sharding_mip
+from dfmodel.mapping import partitioning, path_mip, sharding_mip, stage_mip
 from dfmodel.mapping.lattice import solve_lattice
 from dfmodel.mapping.problem import PartitionProblem, TensorUse, TotalLimit
 from dfmodel.mapping.sharding import ShardingProblem, ShardingRules, sharding_problem
+from dfmodel.mapping.stages import Run
 from dfmodel.workloads.graph import Block, Kernel, Operand, Tensor
 
 FOLDER = Path(__file__).parent / "golden"
@@ -109,7 +110,7 @@ def texts() -> dict[str, str]:
                 rows.deactivate()
             add(m, problem)
             found[add.__name__] = _text(m)
-    return {**found, **_path_texts()}
+    return {**found, **_path_texts(), **_stage_texts()}
 
 
 def _path_texts() -> dict[str, str]:
@@ -122,6 +123,19 @@ def _path_texts() -> dict[str, str]:
         m.use = pyo.Var(range(len(lattice.columns.seconds)), domain=pyo.Binary)
         add(m, lattice.columns, lattice.ideals, p)
         found[f"path_{add.__name__}"] = _text(m)
+    return found
+
+
+def _stage_texts() -> dict[str, str]:
+    """Two runs of blocks on two stages with a message and memory that decreases from stage to stage."""
+    runs = [Run(1, 1e-3, (30e6, 20e6)), Run(3, 2e-3, (20e6, 10e6))]
+    found = {}
+    for add in stage_mip.CONSTRAINTS:
+        m = pyo.ConcreteModel(name=f"stages {add.__name__}")
+        m.n = pyo.Var(range(2), range(2), domain=pyo.NonNegativeIntegers)
+        m.T = pyo.Var(domain=pyo.NonNegativeReals)
+        add(m, runs, 2, [5e-4, 5e-4], 60e6)
+        found[f"stage_{add.__name__}"] = _text(m)
     return found
 
 

@@ -355,12 +355,12 @@ def test_presets_extend_one_another(tmp_path):
 def test_wrong_assumptions_are_all_reported_with_the_nearest_key(tmp_path):
     bad = write(tmp_path / "bad.yaml", "partitons: {count: 5}\ncompute: {model: flatt}\n")
     with pytest.raises(InputError) as caught:
-        load_assumptions(str(bad), {"traffic.pr": "edge", "memory.capacity": "x"})
+        load_assumptions(str(bad), {"traffic.pr": "edge", "memory.gradient": "x"})
     text = str(caught.value)
     for words in (
         f"{bad}: partitons: unknown key (did you mean 'partitions'?)",
         "compute.model: input should be",
         "traffic.pr: unknown key (did you mean 'per'?)",
-        "memory.capacity: input should be",
+        "memory.gradient: input should be",
     ):
         assert words in text

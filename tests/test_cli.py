@@ -122,7 +122,7 @@ BAD = [
     (["optimize", "--set", "plan.tensor=7"], "no split of 8 x 32 chips gives tensor 7"),
     (["optimize", "--set", "plan.tensor=1", "plan.data=1", "workload.layers=4"], "more pipeline stages"),
     (["optimize", "--set", "plan.tensor=0"], "plan.tensor"),
-    (["optimize", "--set", "plan.recompute=some"], "none, full"),
+    (["optimize", "--set", "plan.recompute=some"], "none, selective, full"),
     (["optimize", "--set", "plan.bogus=1"], "unknown key"),
     (["optimize", "--set", "plan.sharding={ffn_upp: x}"], "did you mean 'ffn_up'"),
     (["optimize", "--set", "plan.placement.tensor.nvlnk=8"], "did you mean 'nvlink'"),

@@ -11,7 +11,8 @@ from dfmodel.errors import MismatchError
 from dfmodel.mapping.build import build_partition_problem, build_sharding_problem, fused_assignment
 from dfmodel.mapping.context import Context
 from dfmodel.mapping.evaluate import BlockEvaluator, check_against
-from dfmodel.mapping.footprint import layers_per_stage, saved_bytes
+from dfmodel.mapping.footprint import layers_per_stage
+from dfmodel.mapping.recompute import saved_bytes
 from dfmodel.mapping.search import strategies_of
 from dfmodel.mapping.sharding_mip import solve_sharding
 from dfmodel.presets import load_assumptions

@@ -21,8 +21,8 @@ def test_every_constraint_function_has_a_text_and_no_text_is_stale() -> None:
 
 def test_every_constraint_function_is_listed() -> None:
     """Functions named add_* of the two program modules are in CONSTRAINTS, the objective apart."""
-    from dfmodel.mapping import partitioning, path_mip, sharding_mip
+    from dfmodel.mapping import partitioning, path_mip, sharding_mip, stage_mip
 
-    for module in (partitioning, path_mip, sharding_mip):
+    for module in (partitioning, path_mip, sharding_mip, stage_mip):
         named = {n for n in vars(module) if n.startswith("add_") and n != "add_objective"}
         assert named == {f.__name__ for f in module.CONSTRAINTS}

@@ -163,7 +163,7 @@ class BlockEvaluator:
             partitions,
             tuple(self._kernel(k) for k in self.block.kernels),
             self.communications,
-            sum(self.weight_bytes(k) for k in self.block.kernels if k.phase == "forward" or self.stated),
+            self._parameter_bytes(),
             self._parameters(),
             {n: s.name for n, s in self.strategies.items()},
             dict(assignment),
@@ -341,15 +341,24 @@ class BlockEvaluator:
             if self.block.tensors[o.tensor].role == "weight"
         )
 
+    def _parameter_bytes(self) -> float:
+        """Bytes of weights and tables on one chip, each once; graphs in matrix form name a weight per kernel."""
+        if self.stated:
+            return sum(self.weight_bytes(k) for k in self.block.kernels)
+        return sum(self.held_bytes(w, self._read_layout(w)) for w in self.block.weights)
+
     def _parameters(self) -> float:
         """Parameters on one chip, each weight counted once."""
         total = 0.0
         for weight in self.block.weights:
             tensor = self.block.tensors[weight]
-            readers = self.block.consumers[weight]
-            layout = self.needs[readers[0], weight] if readers else "replicated"
-            total += tensor.bytes_in(layout, self.context.chips) / tensor.bytes * tensor.elements
+            total += self.held_bytes(weight, self._read_layout(weight)) / tensor.bytes * tensor.elements
         return total
+
+    def _read_layout(self, weight: str) -> Layout:
+        """The layout in which its first reader needs a weight."""
+        readers = self.block.consumers[weight]
+        return self.needs[readers[0], weight] if readers else "replicated"
 
     def fixed_traffic(self, kernel: Kernel) -> float:
         """Traffic whatever the partition: the kernel's extra bytes, rows looked up, weights where they cost."""

@@ -1,41 +1,23 @@
-"""Bytes a chip must hold: training state, in-flight activations, working set of recomputation.
-
-State per parameter: 18 B (bf16 weight 2, fp32 gradient 4, fp32 master weight and two Adam moments 12), or the
-weights alone in a forward pass. Under 1F1B stage i of p holds min(p - i, m) micro-batches (Narayanan et al.,
-SC'21, section 2.2).
-"""
+"""Bytes a chip must hold, stage by stage, and in which memory tier they lie."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from dfmodel.assumptions import MemoryAssumptions
+from dfmodel.mapping.block_costs import BlockCosts
 from dfmodel.mapping.evaluate import BlockEvaluation, BlockEvaluator
-from dfmodel.workloads.differentiate import saved_for_backward
+from dfmodel.mapping.model_state import GRADIENT_PASSES, OPTIMIZER_STATE_TRAFFIC, StateBytes, state_bytes
+from dfmodel.mapping.plan import Plan
+from dfmodel.mapping.schedules import in_flight
+from dfmodel.mapping.tiers import Held, Placement, Tier, place
+from dfmodel.systems.chip import Chip
 from dfmodel.workloads.graph import PARAMETER_ROLES
 
-
-def saved_bytes(evaluator: BlockEvaluator, recompute: str) -> float:
-    """Activation bytes of one block and micro-batch held between forward and backward pass.
-
-    None: every tensor the backward pass reads, in the layout its producer leaves it; full: the block's inputs.
-    """
-    block = evaluator.block
-    if recompute == "full":
-        kept = [t for t in block.inputs if any(block.by_name[c].phase == "forward" for c in block.consumers[t])]
-    else:
-        kept = list(saved_for_backward(block))
-    return sum(_held(evaluator, t) for t in kept)
-
-
-def _held(evaluator: BlockEvaluator, tensor: str) -> float:
-    block = evaluator.block
-    if tensor in block.producer:
-        layout = evaluator.gives[tensor]
-    elif block.tensors[tensor].dtype.startswith(("int", "uint")):
-        layout = "replicated"
-    else:
-        layout = evaluator.boundary(tensor)
-    return evaluator.held_bytes(tensor, layout)
+#: Blocks whose gathered weights ZeRO 3 holds at once: the one that runs and the one fetched ahead.
+GATHERED_BLOCKS = 2
 
 
 def live_bytes(evaluator: BlockEvaluator, evaluation: BlockEvaluation) -> float:
@@ -58,9 +40,8 @@ def live_bytes(evaluator: BlockEvaluator, evaluation: BlockEvaluation) -> float:
 
 
 def layers_per_stage(repeats: Sequence[int], stages: int) -> list[list[int]]:
-    """Copies of each block on each stage: the most repeated block spread evenly (the surplus on inner stages,
-    away from embedding and head), blocks before it on the first stage, those after it on the last.
-    """
+    """Copies of each block on each stage where all stages hold equally many of the most repeated one (the surplus on
+    inner stages), blocks before it on the first stage, those after it on the last."""
     main = max(range(len(repeats)), key=lambda i: repeats[i])
     share, surplus = divmod(repeats[main], stages)
     order = sorted(range(stages), key=lambda i: (i in (0, stages - 1), i))
@@ -77,24 +58,96 @@ def layers_per_stage(repeats: Sequence[int], stages: int) -> list[list[int]]:
     return table
 
 
-def stage_memory(
-    evaluations: Sequence[BlockEvaluation],
-    saved: Sequence[float],
-    working: Sequence[float],
-    counts: Sequence[int],
-    in_flight: int,
-    state_bytes_per_parameter: float,
-    training: bool,
-) -> dict[str, float]:
-    """Bytes by category of a stage with counts[i] copies of block i and `in_flight` micro-batches."""
-    parameters = sum(e.parameters * n for e, n in zip(evaluations, counts, strict=True))
-    weights = sum(e.parameter_bytes * n for e, n in zip(evaluations, counts, strict=True))
-    activations = in_flight * sum(b * n for b, n in zip(saved, counts, strict=True))
+@dataclass(frozen=True)
+class StageFootprint:
+    """Bytes of one stage by category, and their placement in the chip's memory tiers."""
+
+    categories: dict[str, float]
+    placement: Placement
+
+    @property
+    def total(self) -> float:
+        return sum(self.categories.values())
+
+    @property
+    def missing(self) -> float:
+        return sum(self.placement.missing.values())
+
+
+def tiers_of(chip: Chip, memory_share: float, reserved_fraction: float) -> list[Tier]:
+    """The chip's tiers; `memory_share` of their bandwidth is sustained, part of the first is the framework's."""
+    return [
+        Tier(m.name, m.capacity_bytes * (1.0 - (reserved_fraction if i == 0 else 0.0)), m.bytes_per_s * memory_share)
+        for i, m in enumerate(chip.memories)
+    ]
+
+
+def block_state(cost: BlockCosts, plan: Plan, memory: MemoryAssumptions, training: bool) -> StateBytes:
+    """Weights, gradients and optimizer state of one copy of a block on a chip."""
     if not training:
-        return {"weights": weights, "activations": max(working, default=0.0)}
-    return {
-        "weights": weights,
-        "gradients and optimizer state": parameters * state_bytes_per_parameter - weights,
-        "activations": activations,
-        "recomputation workspace": max((w for w, n in zip(working, counts, strict=True) if n), default=0.0),
+        return StateBytes(cost.parameter_bytes, 0.0, 0.0)
+    return state_bytes(
+        cost.parameter_bytes,
+        cost.parameters,
+        plan.zero,
+        plan.degree("data"),
+        memory.gradient,
+        memory.optimizer_bytes_per_parameter,
+    )
+
+
+def flights(plan: Plan) -> list[float]:
+    """Micro-batches in flight on every stage."""
+    stages = plan.degree("pipeline")
+    return [in_flight(plan.schedule, i, stages, plan.micro_batches, plan.chunks) for i in range(stages)]
+
+
+def bytes_on_stages(cost: BlockCosts, plan: Plan, memory: MemoryAssumptions, training: bool) -> list[float]:
+    """Bytes of one copy of a block on each stage, working space apart."""
+    state = block_state(cost, plan, memory, training).total
+    return [state + held * cost.saved_bytes for held in flights(plan)]
+
+
+def working_bytes(costs: Sequence[BlockCosts], plan: Plan) -> float:
+    """Space for what recomputation brings back and for gathered weights, in the largest block."""
+    return max(c.workspace_bytes for c in costs) + _gathered(costs, plan)
+
+
+def _gathered(costs: Sequence[BlockCosts], plan: Plan) -> float:
+    return GATHERED_BLOCKS * max(c.parameter_bytes for c in costs) if plan.zero >= 3 else 0.0
+
+
+def stage_footprint(
+    costs: Sequence[BlockCosts],
+    counts: Sequence[int],
+    stage: int,
+    plan: Plan,
+    memory: MemoryAssumptions,
+    tiers: Sequence[Tier],
+    training: bool,
+) -> StageFootprint:
+    """What a stage with counts[i] copies of block i holds, and where."""
+    here = [(c, n) for c, n in zip(costs, counts, strict=True) if n]
+    states = [(block_state(c, plan, memory, training), n) for c, n in here]
+    held = flights(plan)[stage]
+    saved = sum(c.saved_bytes * n for c, n in here)
+    workspace = max((c.workspace_bytes for c, _ in here), default=0.0)
+    m = plan.micro_batches
+    weights, gradients, optimizer = (
+        sum(getattr(s, part) * n for s, n in states) for part in ("weights", "gradients", "optimizer")
+    )
+    passes = 2 if training else 1
+    parts: dict[str, Held] = {
+        "weights": Held(weights, passes * m * weights),
+        "gradients": Held(gradients, (2 * m + GRADIENT_PASSES) * gradients),
+        "optimizer state": Held(
+            optimizer, optimizer * OPTIMIZER_STATE_TRAFFIC / max(memory.optimizer_bytes_per_parameter, 1e-9)
+        ),
+        "activations": Held(held * saved, 2 * m * saved),
+        "working space": Held(workspace, 2 * m * workspace * sum(n for _, n in here)),
+        "gathered weights": Held(_gathered([c for c, _ in here], plan) if here else 0.0, math.inf),
     }
+    if not training:
+        parts["activations"] = parts.pop("working space")
+    shown = {name: h.bytes for name, h in parts.items() if h.bytes or name in ("weights", "activations")}
+    return StageFootprint(shown, place(parts, tiers))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from dfmodel.errors import InfeasibleError, InputError, LimitError, MismatchError
+from dfmodel.mapping.block_costs import BlockCosts, block_costs
 from dfmodel.mapping.build import (
     build_partition_problem,
     build_sharding_problem,
@@ -18,7 +18,6 @@ from dfmodel.mapping.build import (
 )
 from dfmodel.mapping.context import Context, tile_counts, tiles_of
 from dfmodel.mapping.evaluate import BlockEvaluation, BlockEvaluator, check_against
-from dfmodel.mapping.footprint import saved_bytes
 from dfmodel.mapping.ideals import LatticeTooLargeError
 from dfmodel.mapping.lattice import LatticeResult, check_certificate, solve_lattice
 from dfmodel.mapping.limited import solve_limited
@@ -31,7 +30,6 @@ from dfmodel.mapping.partition_request import (
 )
 from dfmodel.mapping.partitioning import MS, solve_assignment
 from dfmodel.mapping.path_mip import solve_path
-from dfmodel.mapping.plan import RECOMPUTE
 from dfmodel.mapping.problem import PartitionProblem
 from dfmodel.mapping.sharding import Sharding
 from dfmodel.mapping.sharding_mip import solve_sharding
@@ -74,11 +72,13 @@ class MappedBlock:
     mips: list[dict[str, Any]] = field(default_factory=list)
     problem: PartitionProblem | None = None
     lattice: LatticeResult | None = None
+    _costs: dict[str, BlockCosts] = field(default_factory=dict)
 
-    @cached_property
-    def saved_bytes(self) -> dict[str, float]:
-        """Activation bytes held between the passes, by recomputation mode."""
-        return {mode: saved_bytes(self.evaluator, mode) for mode in RECOMPUTE}
+    def costs(self, mode: str, training: bool) -> BlockCosts:
+        """What the iteration needs of it, under a recomputation mode."""
+        if mode not in self._costs:
+            self._costs[mode] = block_costs(self.evaluator, self.evaluation, mode, training)
+        return self._costs[mode]
 
 
 def solve_block_sharding(

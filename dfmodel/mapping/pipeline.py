@@ -5,91 +5,229 @@ Two models, named by the assumption `iteration.model`; both return seconds by ca
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from dfmodel.mapping.block_costs import BlockCosts
 from dfmodel.mapping.context import Context
 from dfmodel.mapping.evaluate import BlockEvaluation
-from dfmodel.mapping.footprint import layers_per_stage
+from dfmodel.mapping.model_state import StateMessage, optimizer_traffic, state_messages
 from dfmodel.mapping.plan import Plan
+from dfmodel.mapping.schedules import StageSeconds, messages, pipeline_s
+from dfmodel.systems.network import Group
 from dfmodel.workloads.graph import Workload
 
-#: Memory traffic of an Adam step per parameter: gradient read, three fp32 states read and written, bf16 weight written.
-OPTIMIZER_BYTES_PER_PARAMETER = 4 + 12 + 12 + 2
-GRADIENT_BYTES = 4.0
+#: (operation, bytes, group) -> seconds.
+Priced = Callable[[str, float, Group], float]
 
 
 @dataclass(frozen=True)
 class Iteration:
-    """Seconds of one iteration, by category (they add up), with the stage that sets the pace."""
+    """Seconds of one iteration, by category (they add up), with the stage that sets the pace.
+
+    `hidden_s` is communication behind other work, by category: with the exposed part in `breakdown_s` it makes up all
+    the seconds links are busy for that category on the slowest stage.
+    """
 
     seconds: float
     breakdown_s: dict[str, float]
     stage_counts: tuple[tuple[int, ...], ...]
     slowest_stage: int
     bubble_share: float
+    hidden_s: Mapping[str, float] = field(default_factory=dict)
 
 
-def iteration(workload: Workload, plan: Plan, context: Context, blocks: Sequence[BlockEvaluation]) -> Iteration:
-    """The iteration under the model the assumptions name."""
-    return _MODELS[context.assumptions.iteration.model](workload, plan, context, blocks)
+@dataclass
+class _Stage:
+    """One stage for one micro-batch: seconds by category, by pass, and what is hidden."""
+
+    parts: dict[str, float]
+    forward_s: float
+    backward_s: float
+    weights_s: float
+    #: Seconds in which data-parallel communication may hide, forward and backward.
+    windows: tuple[float, float]
+    parameters: float
+    parameter_bytes: float
+    hidden: dict[str, float]
+
+    @property
+    def seconds(self) -> float:
+        return self.forward_s + self.backward_s + self.weights_s
 
 
-def one_f_one_b(workload: Workload, plan: Plan, context: Context, blocks: Sequence[BlockEvaluation]) -> Iteration:
-    """1F1B: sum_i t_i + (m - 1) max_i t_i over stages, then the data-parallel all-reduce of fp32 gradients and the
-    optimizer step, neither overlapped (Narayanan et al., SC'21; the sum form is the pipeline objective of Alpa,
-    arXiv 2201.12023). Every stage but the last sends activations forward, every one but the first gradients back,
-    each micro-batch, unoverlapped.
+def scheduled(
+    workload: Workload,
+    plan: Plan,
+    context: Context,
+    costs: Sequence[BlockCosts],
+    counts: Sequence[Sequence[int]],
+    send_s: float,
+    priced: Priced,
+    spilled_s: Sequence[float] = (),
+) -> Iteration:
+    """The plan's schedule over its stages, then what of data-parallel communication no pass hides, the optimizer and
+    the host.
+
+    `spilled_s` are seconds per iteration of traffic to memory below the first tier, on each stage. Communication that
+    recurs with every micro-batch is part of its stage; what comes once per step hides behind the last backward or the
+    first forward pass, and behind what the stage waits for others then.
     """
-    stages = plan.degree("pipeline")
-    counts = layers_per_stage([n for _, n in workload.blocks], stages)
-    send_s = _boundary_send_s(workload, plan, context, blocks)
-    per_stage = [_stage(blocks, c, plan, send_s, i, stages) for i, c in enumerate(counts)]
-    totals = [sum(parts.values()) for parts in per_stage]
-    slowest = max(range(stages), key=totals.__getitem__)
-    m = plan.micro_batches
-    steady = {name: seconds * m for name, seconds in per_stage[slowest].items()}
-    bubble = sum(totals) + (m - 1) * totals[slowest] - m * totals[slowest]
-    breakdown = {**steady, "pipeline bubble": bubble}
+    stages, m = len(counts), plan.micro_batches
+    built = [_stage(i, plan, context, costs, counts, send_s, priced, workload.training) for i in range(stages)]
+    for stage, spilled in zip(built, spilled_s or [0.0] * stages, strict=True):
+        if spilled:
+            stage.parts["lower memory tiers"] = spilled / m
+            stage.backward_s += spilled / m
+    passes = StageSeconds(
+        [s.forward_s for s in built],
+        [s.backward_s for s in built],
+        [s.weights_s for s in built],
+        _largest_chunk_s(plan, costs, counts, send_s),
+    )
+    slowest = max(range(stages), key=lambda i: built[i].seconds)
+    whole = pipeline_s(plan.schedule if workload.training else "1f1b", passes, m)
+    breakdown = {name: seconds * m for name, seconds in built[slowest].parts.items()}
+    hidden = {name: seconds * m for name, seconds in built[slowest].hidden.items()}
+    breakdown["pipeline bubble"] = whole - m * built[slowest].seconds
     if workload.training:
-        breakdown["data-parallel all-reduce"], breakdown["optimizer"] = _update_s(plan, context, blocks, counts)
+        once, behind = _once_per_step(plan, context, built, priced)
+        breakdown |= {name: breakdown.get(name, 0.0) + seconds for name, seconds in once.items()}
+        hidden |= {name: hidden.get(name, 0.0) + seconds for name, seconds in behind.items()}
+        breakdown["optimizer"] = max(_optimizer_s(plan, context, s) for s in built)
+        breakdown["host"] = context.assumptions.iteration.host_s
     total = sum(breakdown.values())
-    return Iteration(total, breakdown, tuple(tuple(c) for c in counts), slowest, bubble / total)
+    return Iteration(
+        total, breakdown, tuple(tuple(c) for c in counts), slowest, breakdown["pipeline bubble"] / total, hidden
+    )
 
 
 def _stage(
-    blocks: Sequence[BlockEvaluation],
-    counts: Sequence[int],
-    plan: Plan,
-    send_s: float,
     stage: int,
-    stages: int,
-) -> dict[str, float]:
-    """Seconds of one micro-batch on a stage, by category."""
-    parts = dict.fromkeys(
-        (
-            "compute",
-            "memory",
-            "tensor-parallel communication",
-            "launch",
-            "recomputation",
-            "pipeline communication",
-        ),
-        0.0,
+    plan: Plan,
+    context: Context,
+    costs: Sequence[BlockCosts],
+    counts: Sequence[Sequence[int]],
+    send_s: float,
+    priced: Priced,
+    training: bool,
+) -> _Stage:
+    here = [(c, n) for c, n in zip(costs, counts[stage], strict=True) if n]
+    sent_forward, sent_back = messages(stage, len(counts), plan.chunks)
+    sent_back = sent_back if training else 0
+    exposed = {r: sum(c.exposed_s[r] * n for c, n in here) for r in ("compute", "memory", "network", "launch")}
+    parts = {
+        "compute": exposed["compute"],
+        "memory": exposed["memory"],
+        "tensor-parallel communication": exposed["network"],
+        "launch": exposed["launch"],
+        "recomputation": sum(c.repeated_s * n for c, n in here),
+        "pipeline communication": send_s * (sent_forward + sent_back),
+    }
+    forward = sum(c.forward_s * n for c, n in here)
+    backward = sum(c.backward_s * n for c, n in here)
+    weights = sum(c.weights_s * n for c, n in here)
+    share = context.assumptions.iteration.overlap_share
+    busy = [0.0, 0.0]
+    if _share_links(plan):
+        busy = [sum(c.network_s[i] * n for c, n in here) for i in (0, 1)]
+    built = _Stage(
+        parts,
+        forward + send_s * sent_forward,
+        backward + send_s * sent_back,
+        weights,
+        (share * max(0.0, forward - busy[0]), share * max(0.0, backward + weights - busy[1])),
+        sum(c.parameters * n for c, n in here),
+        sum(c.parameter_bytes * n for c, n in here),
+        {"tensor-parallel communication": sum(c.hidden_network_s * n for c, n in here)},
     )
-    for block, count in zip(blocks, counts, strict=True):
-        if count:
-            parts["compute"] += count * block.exposed_s["compute"]
-            parts["memory"] += count * block.exposed_s["memory"]
-            parts["tensor-parallel communication"] += count * block.exposed_s["network"]
-            parts["launch"] += count * block.exposed_s["launch"]
-            parts["recomputation"] += count * block.forward_s if plan.recompute == "full" else 0.0
-    borders = (stage > 0) + (stage < stages - 1)
-    parts["pipeline communication"] = send_s * borders
-    return parts
+    if training:
+        _add_recurring(built, plan, context, priced)
+    return built
 
 
-def _boundary_send_s(workload: Workload, plan: Plan, context: Context, blocks: Sequence[BlockEvaluation]) -> float:
+def _share_links(plan: Plan) -> bool:
+    """Whether tensor- and data-parallel groups use links of one dimension: then one waits while the other sends."""
+    tensor = {p.dimension.name for p in plan.groups["tensor"].parts}
+    return any(p.dimension.name in tensor for p in plan.groups["data"].parts)
+
+
+def _add_recurring(stage: _Stage, plan: Plan, context: Context, priced: Priced) -> None:
+    """Data-parallel communication of every micro-batch (ZeRO 2 and 3) becomes part of the stage."""
+    for message in _messages(stage, plan, context):
+        if not message.every_micro_batch:
+            continue
+        taken = priced(message.operation, message.bytes, plan.groups["data"])
+        window = stage.windows[message.behind == "backward"]
+        visible = max(taken / _buckets(stage, context), taken - window)
+        name = _name(message)
+        stage.parts[name] = stage.parts.get(name, 0.0) + visible
+        stage.hidden[name] = stage.hidden.get(name, 0.0) + taken - visible
+        if message.behind == "forward":
+            stage.forward_s += visible
+        else:
+            stage.backward_s += visible
+
+
+def _once_per_step(
+    plan: Plan, context: Context, built: Sequence[_Stage], priced: Priced
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Exposed and hidden seconds of what comes once per step, of the stage where most is exposed.
+
+    A stage has, besides its own last backward (or first forward) pass, the time the stages before it still take.
+    """
+    exposed: dict[str, float] = {}
+    hidden: dict[str, float] = {}
+    waited = {"forward": 0.0, "backward": 0.0}
+    for stage in built:
+        for message in _messages(stage, plan, context):
+            if message.every_micro_batch:
+                continue
+            taken = priced(message.operation, message.bytes, plan.groups["data"])
+            window, slack = stage.windows[message.behind == "backward"], waited[message.behind]
+            visible = max(0.0, taken / _buckets(stage, context) - slack, taken - window - slack)
+            name = _name(message)
+            if name not in exposed or visible > exposed[name]:
+                exposed[name], hidden[name] = visible, taken - visible
+        waited["forward"] += stage.forward_s
+        waited["backward"] += stage.backward_s + stage.weights_s
+    return exposed, hidden
+
+
+def _messages(stage: _Stage, plan: Plan, context: Context) -> list[StateMessage]:
+    if plan.groups["data"].size == 1 or not stage.parameters:
+        return []
+    gradient = context.assumptions.memory.gradient
+    return state_messages(stage.parameter_bytes, stage.parameters, plan.zero, gradient)
+
+
+def _name(message: StateMessage) -> str:
+    return "parameter gathering" if message.operation == "all_gather" else "data-parallel reduction"
+
+
+def _buckets(stage: _Stage, context: Context) -> float:
+    """Parts in which a stage's parameters are reduced or gathered one after the other."""
+    return max(1.0, stage.parameters / context.assumptions.iteration.bucket_parameters)
+
+
+def _optimizer_s(plan: Plan, context: Context, stage: _Stage) -> float:
+    gradient = context.assumptions.memory.gradient
+    moved = optimizer_traffic(stage.parameters, plan.zero, plan.degree("data"), gradient)
+    return context.timer.memory_s(moved)
+
+
+def _largest_chunk_s(plan: Plan, costs: Sequence[BlockCosts], counts: Sequence[Sequence[int]], send_s: float) -> float:
+    """Seconds of the largest chunk of an interleaved stage: its share of the layers, with what the first or the last
+    stage holds besides, and its messages."""
+    if plan.chunks == 1:
+        return 0.0
+    main = max(range(len(costs)), key=lambda b: max(row[b] for row in counts))
+    share = max(row[main] for row in counts) // plan.chunks * costs[main].seconds
+    ends = [sum(costs[b].seconds * row[b] for b in range(len(costs)) if b != main) for row in counts]
+    return share + max(ends) + 2 * send_s
+
+
+def boundary_send_s(workload: Workload, plan: Plan, context: Context, blocks: Sequence[BlockEvaluation]) -> float:
     """Seconds to send one micro-batch's activations across a stage border (one direction), unoverlapped."""
     if plan.degree("pipeline") == 1:
         return 0.0
@@ -107,22 +245,11 @@ def _boundary_send_s(workload: Workload, plan: Plan, context: Context, blocks: S
     return float(context.model("point_to_point", size, plan.groups["pipeline"]))
 
 
-def _update_s(
-    plan: Plan, context: Context, blocks: Sequence[BlockEvaluation], counts: Sequence[Sequence[int]]
-) -> tuple[float, float]:
-    """Seconds of the gradient all-reduce and of the optimizer step on the stage with most parameters."""
-    parameters = max(sum(b.parameters * n for b, n in zip(blocks, c, strict=True)) for c in counts)
-    data = plan.groups["data"]
-    reduce_s = float(context.model("all_reduce", parameters * GRADIENT_BYTES, data)) if data.size > 1 else 0.0
-    return reduce_s, context.timer.memory_s(parameters * OPTIMIZER_BYTES_PER_PARAMETER)
-
-
-def amortised(workload: Workload, plan: Plan, context: Context, blocks: Sequence[BlockEvaluation]) -> Iteration:
+def amortised(workload: Workload, plan: Plan, context: Context, block: BlockEvaluation) -> Iteration:
     """The original's iteration (DFModel artifact, src/intra_chip.py): with layers per stage l, micro-batches m and
     v = max(l - 1, 1), T * (1 + (PP - 1) / (m v)) * l * batch / DP + point-to-point of the activations (and their
     gradients) of every layer once per batch, divided by the number of copies of the job.
     """
-    (block,) = blocks
     layers = workload.layers
     stages = plan.degree("pipeline")
     per_stage = -(-layers // stages)
@@ -135,14 +262,14 @@ def amortised(workload: Workload, plan: Plan, context: Context, blocks: Sequence
         "launch": block.exposed_s["launch"] * scale,
     }
     parts["pipeline bubble"] = sum(parts.values()) * (factor - 1)
-    parts["pipeline communication"] = _once_per_batch_s(workload, plan, context, block)
+    parts["pipeline communication"] = _once_per_batch_s(workload, plan, block)
     parts = {name: seconds / context.system.copies for name, seconds in parts.items()}
     total = sum(parts.values())
     counts = ((per_stage,),) * stages
     return Iteration(total, parts, counts, 0, parts["pipeline bubble"] / total)
 
 
-def _once_per_batch_s(workload: Workload, plan: Plan, context: Context, block: BlockEvaluation) -> float:
+def _once_per_batch_s(workload: Workload, plan: Plan, block: BlockEvaluation) -> float:
     """Twice the first kernel's output (activation and gradient) per layer over one link; nothing for inference."""
     if plan.degree("pipeline") == 1 or not workload.training:
         return 0.0
@@ -150,6 +277,3 @@ def _once_per_batch_s(workload: Workload, plan: Plan, context: Context, block: B
     size = 2 * block.block.tensors[first].bytes
     link = plan.groups["pipeline"].parts[-1].dimension.link
     return size / link.bytes_per_s * workload.layers
-
-
-_MODELS = {"one_f_one_b": one_f_one_b, "amortised": amortised}

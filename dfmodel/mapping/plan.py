@@ -8,7 +8,10 @@ from functools import cached_property
 from typing import Any
 
 from dfmodel.errors import InputError, did_you_mean
+from dfmodel.mapping.model_state import ZERO_STAGES
 from dfmodel.mapping.partition_request import PartitionRequest
+from dfmodel.mapping.recompute import RECOMPUTE, is_selective
+from dfmodel.mapping.schedules import SCHEDULES
 from dfmodel.systems.network import Group, factorizations, place
 from dfmodel.systems.system import System
 from dfmodel.units import parse
@@ -18,7 +21,10 @@ from dfmodel.workloads.graph import Workload
 DEGREES = ("tensor", "data", "pipeline")
 
 LARGEST_MICRO_BATCH = 8
-RECOMPUTE = ("none", "full")
+
+#: ZeRO stages that are tried without being asked for: with a pipeline gradients wait for all micro-batches.
+SEARCHED_ZERO = (0, 1, 2, 3)
+SEARCHED_ZERO_PIPELINED = (0, 1)
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,9 @@ class Plan:
     micro_batch: int
     micro_batches: int
     recompute: str
+    schedule: str = "1f1b"
+    chunks: int = 1
+    zero: int = 0
 
     @cached_property
     def groups(self) -> dict[str, Group]:
@@ -50,7 +59,9 @@ class Plan:
             "micro_batch": self.micro_batch,
             "micro_batches": self.micro_batches,
             "recompute": self.recompute,
-            "schedule": "1f1b",
+            "schedule": self.schedule,
+            "chunks": self.chunks,
+            "zero": self.zero,
             "placement": {name: str(self.groups[name]) for name in DEGREES},
             "chips_used": used,
             "chips_idle": self.system.chips - used,
@@ -72,6 +83,9 @@ class PlanRequest:
     sequence_sharding: bool | None = None
     micro_batch: int | None = None
     recompute: str | None = None
+    schedule: str | None = None
+    chunks: int | None = None
+    zero: int | None = None
     placement: Mapping[str, Mapping[str, int]] | None = None
     sharding: Mapping[str, str] | None = None
     partition: Mapping[str, int] | None = None
@@ -86,12 +100,15 @@ def plan_request(settings: Mapping[str, Any]) -> PlanRequest:
     """A checked request from `plan.*` settings. Raises InputError with every problem found."""
     known = {f.name for f in fields(PlanRequest)}
     problems = [f"plan.{k}: unknown key{did_you_mean(k, known)}" for k in settings if k not in known]
-    for key in ("tensor", "pipeline", "data", "micro_batch"):
+    for key in ("tensor", "pipeline", "data", "micro_batch", "chunks"):
         value = settings.get(key)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             problems.append(f"plan.{key}: must be a whole number of at least 1, got {value!r}")
-    if settings.get("recompute") not in (None, *RECOMPUTE):
-        problems.append(f"plan.recompute: must be one of {', '.join(RECOMPUTE)}, got {settings['recompute']!r}")
+    for key, valid in (("recompute", RECOMPUTE), ("schedule", tuple(SCHEDULES)), ("zero", ZERO_STAGES)):
+        if settings.get(key) not in (None, *valid) or isinstance(settings.get(key), bool):
+            shown = ", ".join(map(str, valid))
+            problems.append(f"plan.{key}: must be one of {shown}, got {settings[key]!r}")
+    problems += _chunk_problems(settings)
     if settings.get("sequence_sharding") not in (None, True, False):
         problems.append(f"plan.sequence_sharding: must be true or false, got {settings['sequence_sharding']!r}")
     for key in ("placement", "sharding", "partition", "limits"):
@@ -115,6 +132,16 @@ def plan_request(settings: Mapping[str, Any]) -> PlanRequest:
     if problems:
         raise InputError(problems)
     return PlanRequest(**{**settings, "limits": limits})
+
+
+def _chunk_problems(settings: Mapping[str, Any]) -> list[str]:
+    """Chunks and a schedule that do not go together."""
+    chunks, schedule = settings.get("chunks"), settings.get("schedule")
+    if isinstance(chunks, int) and chunks > 1 and schedule not in (None, "interleaved"):
+        return [f"plan.chunks: only schedule interleaved has chunks, got {chunks} with {schedule}; remove one of them"]
+    if schedule == "interleaved" and (chunks is None or chunks == 1):
+        return ["plan.chunks: schedule interleaved needs the number of chunks per stage, 2 or more"]
+    return []
 
 
 #: What a block's totals may be limited in, and the kind of quantity.
@@ -154,6 +181,7 @@ def candidate_plans(workload: Workload, system: System, request: PlanRequest) ->
             "the degrees must multiply to the number of chips and each must divide the dimensions it is placed on"
         )
     deep_only = True
+    undivided: list[str] = []
     for factors in table:
         tensor, data, pipeline = (_product(f) for f in factors)
         if pipeline > layers:
@@ -162,16 +190,22 @@ def candidate_plans(workload: Workload, system: System, request: PlanRequest) ->
         for micro_batch in _micro_batches(workload, request):
             if workload.batch % (data * micro_batch):
                 continue
-            for sequence in _sequence_choices(workload, tensor, request):
-                for recompute in _recompute_choices(workload, request):
-                    found = True
-                    count = workload.batch // (data * micro_batch)
-                    yield Plan(system, factors, sequence, micro_batch, count, recompute)
+            count = workload.batch // (data * micro_batch)
+            schedules, why_not = _schedules(workload, pipeline, count, request)
+            undivided += why_not
+            for schedule, chunks in schedules:
+                for sequence in _sequence_choices(workload, tensor, request):
+                    for recompute in _recompute_choices(workload, request):
+                        for zero in _zero_choices(workload, data, pipeline, request):
+                            found = True
+                            yield Plan(system, factors, sequence, micro_batch, count, recompute, schedule, chunks, zero)
     if deep_only:
         raise InputError(
             f"plan: every allowed split needs more pipeline stages than the workload has layers ({layers}); "
             "lower plan.pipeline or use fewer chips"
         )
+    if not found and undivided:
+        raise InputError(undivided[0])
     if not found:
         degrees = sorted({_product(f[1]) for f in table})
         shown = ", ".join(map(str, degrees[:12]))
@@ -226,7 +260,41 @@ def _sequence_choices(workload: Workload, tensor: int, request: PlanRequest) -> 
 def _recompute_choices(workload: Workload, request: PlanRequest) -> list[str]:
     if request.recompute is not None:
         return [request.recompute]
-    return list(RECOMPUTE) if workload.training and _has_batch(workload) else ["none"]
+    if not (workload.training and _has_batch(workload)):
+        return ["none"]
+    selective = any(is_selective(block) for block, _ in workload.blocks)
+    return ["none", "selective", "full"] if selective else ["none", "full"]
+
+
+def _zero_choices(workload: Workload, data: int, pipeline: int, request: PlanRequest) -> tuple[int, ...]:
+    if request.zero is not None:
+        return (request.zero,)
+    if data == 1 or not (workload.training and _has_batch(workload)):
+        return (0,)
+    return SEARCHED_ZERO_PIPELINED if pipeline > 1 else SEARCHED_ZERO
+
+
+def _schedules(
+    workload: Workload, pipeline: int, micro_batches: int, request: PlanRequest
+) -> tuple[list[tuple[str, int]], list[str]]:
+    """(schedule, chunks) to try, and why a wish cannot be had with these stages and micro-batches."""
+    chunks = request.chunks or 1
+    schedule = request.schedule or ("interleaved" if chunks > 1 else "1f1b")
+    if schedule != "interleaved":
+        return [(schedule, 1)], []
+    layers = workload.layers
+    if layers % (pipeline * chunks):
+        possible = [v for v in range(2, layers // pipeline + 1) if layers % (pipeline * v) == 0]
+        return [], [
+            f"plan.chunks: {layers} layers do not divide into {pipeline} stages of {chunks} chunks; with {pipeline} "
+            f"stages chunks may be {', '.join(map(str, possible)) or 'none'}"
+        ]
+    if micro_batches % pipeline:
+        return [], [
+            f"plan.chunks: interleaving needs micro-batches in multiples of the {pipeline} stages, there are "
+            f"{micro_batches}; change workload.batch, plan.micro_batch or plan.data"
+        ]
+    return [(schedule, chunks)], []
 
 
 def _product(factors: tuple[int, ...] | list[int]) -> int:

@@ -82,7 +82,11 @@ class Result:
     breakdown_s: Mapping[str, float]
     #: Category -> bytes on the fullest chip; they add up to what is held against the capacity.
     memory_bytes: Mapping[str, float]
+    #: Memory tier -> category -> bytes on that chip.
+    memory_tiers: Mapping[str, Mapping[str, float]]
     memory_capacity_bytes: float
+    #: Category -> seconds of communication behind other work on the slowest stage, beside what breakdown_s has exposed.
+    hidden_s: Mapping[str, float]
     partitions: tuple[PartitionRow, ...]
     kernels: tuple[KernelRow, ...]
     #: (block, producer, consumer) of every edge, for the dataflow picture.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from dfmodel.errors import InfeasibleError, InputError, LimitError, did_you_mean
 from dfmodel.mapping.build import build_sharding_problem
 from dfmodel.mapping.context import Context
 from dfmodel.mapping.evaluate import BlockEvaluation, BlockEvaluator, check_against
-from dfmodel.mapping.footprint import live_bytes, stage_memory
+from dfmodel.mapping.footprint import live_bytes
 from dfmodel.mapping.ideals import LatticeTooLargeError
 from dfmodel.mapping.joint import JointProblem, JointResult, is_segmented, solve_joint
 from dfmodel.mapping.map_block import (
@@ -23,9 +23,10 @@ from dfmodel.mapping.map_block import (
     second_opinions,
     solve_block_sharding,
 )
-from dfmodel.mapping.pipeline import Iteration, iteration
+from dfmodel.mapping.pipeline import Iteration, amortised
 from dfmodel.mapping.plan import Plan, PlanRequest, candidate_plans
 from dfmodel.mapping.sharding import NoShardingError, Sharding, ShardingProblem
+from dfmodel.mapping.staging import Stager
 from dfmodel.systems.network import Group
 from dfmodel.systems.system import System
 from dfmodel.units import format_quantity
@@ -57,6 +58,7 @@ class Evaluated:
     mapped: tuple[MappedBlock, ...]
     iteration: Iteration
     memory_bytes: dict[str, float]
+    memory_tiers: Mapping[str, Mapping[str, float]]
 
     @property
     def blocks(self) -> tuple[BlockEvaluation, ...]:
@@ -96,6 +98,9 @@ class Search:
     _evaluators: dict[Key, BlockEvaluator] = field(default_factory=dict)
     _unpartitioned: dict[Key, MappedBlock] = field(default_factory=dict)
     _floors: dict[Key, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._stager = Stager(self.workload, self.system, self.assumptions)
 
     def run(self) -> tuple[Evaluated, list[dict[str, Any]]]:
         """The best plan, and the programs that prove its levels.
@@ -199,18 +204,30 @@ class Search:
         context = self.context(plan)
         take = self._relaxed if relaxed else self._map
         mapped = tuple(take(key, context) for key in self._keys(plan, context))
-        steps = iteration(self.workload, plan, context, tuple(m.evaluation for m in mapped))
-        memory = self._fullest_stage(plan, mapped, steps)
-        capacity = self.capacity_bytes
-        if sum(memory.values()) > capacity:
-            self.shortfalls.append((sum(memory.values()) - capacity, plan, memory))
+        if self.assumptions.iteration.model == "amortised":
+            return self._amortised(plan, context, mapped)
+        costs = [m.costs(plan.recompute, self.workload.training) for m in mapped]
+        staged = self._stager.stage(plan, context, costs, [m.evaluation for m in mapped])
+        if staged.missing:
+            self.shortfalls.append((staged.missing, plan, staged.fullest.categories))
             return None
-        return Evaluated(plan, context, mapped, steps, memory)
+        fullest = staged.fullest
+        return Evaluated(plan, context, mapped, staged.iteration, fullest.categories, fullest.placement.tiers)
+
+    def _amortised(self, plan: Plan, context: Context, mapped: tuple[MappedBlock, ...]) -> Evaluated | None:
+        """The original's iteration and its rule of what memory holds."""
+        (only,) = mapped
+        steps = amortised(self.workload, plan, context, only.evaluation)
+        live = live_bytes(only.evaluator, only.evaluation) * plan.micro_batch
+        memory = {"weights": only.evaluation.parameter_bytes * steps.stage_counts[0][0], "live tensors": live}
+        if sum(memory.values()) > self.capacity_bytes:
+            self.shortfalls.append((sum(memory.values()) - self.capacity_bytes, plan, memory))
+            return None
+        return Evaluated(plan, context, mapped, steps, memory, {self.system.chip.memories[0].name: memory})
 
     @property
     def capacity_bytes(self) -> float:
-        first = self.system.chip.memories[0].capacity_bytes
-        return first * (1.0 - self.assumptions.memory.reserved_fraction)
+        return self._stager.capacity_bytes
 
     def context(self, plan: Plan) -> Context:
         amortised = self.assumptions.iteration.model == "amortised"
@@ -289,32 +306,6 @@ class Search:
             "sharding and fusion" if sharding.problem.columns else "sharding", block.name, result, scale
         )
 
-    def _fullest_stage(self, plan: Plan, mapped: tuple[MappedBlock, ...], steps: Iteration) -> dict[str, float]:
-        """Bytes by category of the stage that holds most."""
-        choices = self.assumptions.memory
-        evaluations = [m.evaluation for m in mapped]
-        if choices.capacity == "weights_and_live":
-            (m,) = mapped
-            live = live_bytes(m.evaluator, m.evaluation) * plan.micro_batch
-            return {"weights": m.evaluation.parameter_bytes * steps.stage_counts[0][0], "live tensors": live}
-        saved = [m.saved_bytes[plan.recompute] for m in mapped]
-        full = plan.recompute == "full"
-        working = [m.saved_bytes["none"] if full or not self.workload.training else 0.0 for m in mapped]
-        stages = len(steps.stage_counts)
-        per_stage = [
-            stage_memory(
-                evaluations,
-                saved,
-                working,
-                counts,
-                min(stages - stage, plan.micro_batches),
-                choices.state_bytes_per_parameter,
-                self.workload.training,
-            )
-            for stage, counts in enumerate(steps.stage_counts)
-        ]
-        return max(per_stage, key=lambda c: sum(c.values()))
-
     def _prove(self, best: Evaluated) -> tuple[Evaluated, list[dict[str, Any]]]:
         """The proven winner, and the programs behind it.
 
@@ -337,7 +328,19 @@ class Search:
             opinions = second_opinions(mapped, self._limits())
             self.mips_solved += len(opinions)
             listed += [proofs[key], *mapped.mips, *opinions]
-        return best, listed
+        return best, listed + self._prove_stages(best)
+
+    def _prove_stages(self, best: Evaluated) -> list[dict[str, Any]]:
+        """The integer program of the winner's stages, where its iteration has them."""
+        if self.assumptions.iteration.model == "amortised":
+            return []
+        costs = [m.costs(best.plan.recompute, self.workload.training) for m in best.mapped]
+        limits = self._limits()
+        found = self._stager.prove(
+            best.plan, best.context, costs, best.iteration.stage_counts, best.blocks, limits.time_limit_s, limits.log
+        )
+        self.mips_solved += len(found)
+        return found
 
     def _settle(self, record: Record, best: Evaluated, proofs: dict[Key, dict[str, Any]]) -> Evaluated:
         """The better of the winner so far and one plan under its own proven shardings."""
@@ -450,7 +453,7 @@ class Search:
         if self.shortfalls:
             shortfall, plan, memory = min(self.shortfalls, key=lambda s: s[0])
             shown = ", ".join(f"{name} {format_quantity(size, 'bytes')}" for name, size in memory.items() if size)
-            tier = self.system.chip.memories[0].name
+            tier = " + ".join(m.name for m in self.system.chip.memories)
             return InfeasibleError(
                 f"{self.workload.title} fits no plan on {self.system.chips} chips: the best one (tensor "
                 f"{plan.degree('tensor')}, pipeline {plan.degree('pipeline')}, data {plan.degree('data')}, "

@@ -22,7 +22,9 @@ MS = 1e3
 MB = 1e-6
 
 
-def add_counts(m: pyo.ConcreteModel, runs: Sequence[Run], stages: int) -> None:
+def add_counts(
+    m: pyo.ConcreteModel, runs: Sequence[Run], stages: int, extra_s: Sequence[float], capacity: float
+) -> None:
     """sum_i n[r, i] = count of run r; sum_r n[r, i] >= 1."""
     m.all_placed = pyo.Constraint(
         range(len(runs)), rule=lambda m, r: sum(m.n[r, i] for i in range(stages)) == runs[r].count
@@ -30,7 +32,9 @@ def add_counts(m: pyo.ConcreteModel, runs: Sequence[Run], stages: int) -> None:
     m.none_empty = pyo.Constraint(range(stages), rule=lambda m, i: sum(m.n[r, i] for r in range(len(runs))) >= 1)
 
 
-def add_order(m: pyo.ConcreteModel, runs: Sequence[Run], stages: int) -> None:
+def add_order(
+    m: pyo.ConcreteModel, runs: Sequence[Run], stages: int, extra_s: Sequence[float], capacity: float
+) -> None:
     """count_r over[r, i] <= sum_{j<=i} n[r, j]; n[r+1, i] <= count_{r+1} over[r, i]: runs follow each other."""
     pairs = [(r, i) for r in range(len(runs) - 1) for i in range(stages)]
     m.over = pyo.Var(pairs, domain=pyo.Binary)
@@ -40,7 +44,9 @@ def add_order(m: pyo.ConcreteModel, runs: Sequence[Run], stages: int) -> None:
     m.after = pyo.Constraint(pairs, rule=lambda m, r, i: m.n[r + 1, i] <= runs[r + 1].count * m.over[r, i])
 
 
-def add_slowest(m: pyo.ConcreteModel, runs: Sequence[Run], stages: int, extra_s: Sequence[float]) -> None:
+def add_slowest(
+    m: pyo.ConcreteModel, runs: Sequence[Run], stages: int, extra_s: Sequence[float], capacity: float
+) -> None:
     """T >= extra_i + sum_r seconds_r n[r, i], in ms."""
     m.slowest = pyo.Constraint(
         range(stages),
@@ -48,7 +54,9 @@ def add_slowest(m: pyo.ConcreteModel, runs: Sequence[Run], stages: int, extra_s:
     )
 
 
-def add_memory(m: pyo.ConcreteModel, runs: Sequence[Run], stages: int, capacity: float) -> None:
+def add_memory(
+    m: pyo.ConcreteModel, runs: Sequence[Run], stages: int, extra_s: Sequence[float], capacity: float
+) -> None:
     """sum_r bytes_{r,i} n[r, i] <= capacity, in MB."""
     if math.isinf(capacity) or not any(r.bytes for r in runs):
         return
@@ -56,6 +64,10 @@ def add_memory(m: pyo.ConcreteModel, runs: Sequence[Run], stages: int, capacity:
         range(stages),
         rule=lambda m, i: sum(MB * r.bytes[i] * m.n[k, i] for k, r in enumerate(runs) if r.bytes) <= MB * capacity,
     )
+
+
+#: Constraint functions of this model, for the list of golden LP texts.
+CONSTRAINTS = (add_counts, add_order, add_slowest, add_memory)
 
 
 def stage_model(
@@ -69,10 +81,8 @@ def stage_model(
         for i in range(stages):
             m.n[r, i].setub(run.count)
     m.T = pyo.Var(domain=pyo.NonNegativeReals)
-    add_counts(m, runs, stages)
-    add_order(m, runs, stages)
-    add_slowest(m, runs, stages, extra)
-    add_memory(m, runs, stages, capacity)
+    for add in CONSTRAINTS:
+        add(m, runs, stages, extra, capacity)
     m.objective = pyo.Objective(expr=m.T)
     return m
 

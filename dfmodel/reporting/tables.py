@@ -81,13 +81,16 @@ def _summary(result: Result) -> list[tuple[str, str]]:
         (
             "parallelism",
             f"tensor {p['tensor']} x data {p['data']} x pipeline {p['pipeline']}"
-            + (", sequence sharding" if p["sequence_sharding"] else ""),
+            + (", sequence sharding" if p["sequence_sharding"] else "")
+            + (f", ZeRO {p['zero']}" if p["zero"] else ""),
         ),
         *[(f"  {name} on", where) for name, where in p["placement"].items()],
         (
             "micro-batch",
             f"{p['micro_batch']} sequences, {p['micro_batches']:,} per iteration and pipeline, "
-            f"schedule {p['schedule']}, recomputation {p['recompute']}",
+            f"schedule {p['schedule']}"
+            + (f" of {p['chunks']} chunks" if p["chunks"] > 1 else "")
+            + f", recomputation {p['recompute']}",
         ),
         ("chips", f"{p['chips_used']:,} used, {p['chips_idle']:,} idle"),
         ("throughput", f"{m[f'{unit}s_per_s']:,.0f} {unit}s/s, {m['samples_per_s']:,.4g} samples/s"),
@@ -110,10 +113,15 @@ def _money(name: str, figures: Mapping[str, Any], dimension: str) -> list[tuple[
 
 def _breakdown(result: Result) -> str:
     total = result.metrics["iteration_s"] or 1.0
+    hidden = result.hidden_s
     return _pairs(
-        (name, f"{format_quantity(seconds, 'time'):>12}  {100 * seconds / total:6.2f} %")
+        (
+            name,
+            f"{format_quantity(seconds, 'time'):>12}  {100 * seconds / total:6.2f} %"
+            + (f"  ({format_quantity(hidden[name], 'time')} more is hidden)" if hidden.get(name) else ""),
+        )
         for name, seconds in result.breakdown_s.items()
-        if seconds
+        if seconds or hidden.get(name)
     )
 
 
@@ -124,7 +132,12 @@ def _memory(result: Result) -> str:
         for name, size in result.memory_bytes.items()
         if size
     ]
-    return _pairs([*rows, ("capacity", f"{format_quantity(capacity, 'bytes'):>12}")])
+    rows.append(("capacity", f"{format_quantity(capacity, 'bytes'):>12}"))
+    if len(result.memory_tiers) > 1:
+        for tier, held in result.memory_tiers.items():
+            shown = ", ".join(f"{name} {format_quantity(size, 'bytes')}" for name, size in held.items())
+            rows.append((f"in {tier}", shown or "nothing"))
+    return _pairs(rows)
 
 
 def _main_block(result: Result) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dfmodel.systems.chip import Chip
+from dfmodel.systems.memory import merged
 from dfmodel.systems.network import Dimension
 
 
@@ -36,3 +37,13 @@ class System:
     def memory_bytes(self) -> float:
         """Capacity of all memory tiers of one chip."""
         return sum(m.capacity_bytes for m in self.chip.memories)
+
+
+def with_tiers(system: System, reading: str) -> System:
+    """The system as the assumption `memory.tiers` reads its chips' memories: all of them (placed), one of their
+    capacities and mean bandwidth (mean), or the first alone (first)."""
+    memories = system.chip.memories
+    if len(memories) == 1 or reading == "placed":
+        return system
+    kept = (merged(memories),) if reading == "mean" else memories[:1]
+    return replace(system, chip=replace(system.chip, memories=kept))

@@ -1,0 +1,82 @@
+"""What the iteration needs of a mapped block: seconds by pass, bytes kept, under one recomputation mode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dfmodel.mapping.evaluate import BlockEvaluation, BlockEvaluator, PartitionEvaluation
+from dfmodel.mapping.recompute import repeated_s, saved_bytes, workspace_bytes
+
+
+@dataclass(frozen=True)
+class BlockCosts:
+    """One copy of a block, one micro-batch, one chip.
+
+    `backward_s` leaves out the kernels that only make weight gradients (`weights_s`) and holds what is repeated
+    (`repeated_s`). `exposed_s` splits the block's own seconds (without what is repeated) by resource; `network_s` is
+    how long links are busy in the forward pass and in the backward one, hidden or not.
+    """
+
+    forward_s: float
+    backward_s: float
+    weights_s: float
+    repeated_s: float
+    exposed_s: Mapping[str, float]
+    network_s: tuple[float, float]
+    parameters: float
+    parameter_bytes: float
+    saved_bytes: float
+    workspace_bytes: float
+
+    @property
+    def seconds(self) -> float:
+        return self.forward_s + self.backward_s + self.weights_s
+
+    @property
+    def hidden_network_s(self) -> float:
+        return max(0.0, sum(self.network_s) - self.exposed_s["network"])
+
+
+def block_costs(evaluator: BlockEvaluator, evaluation: BlockEvaluation, mode: str, training: bool) -> BlockCosts:
+    """Costs of a block whose backward pass recomputes as `mode` says; in a forward pass nothing is kept."""
+    again = repeated_s(evaluation, mode)
+    forward = [p for p in evaluation.partitions if p.phase != "backward"]
+    backward = [p for p in evaluation.partitions if p.phase == "backward"]
+    weights = sum(p.seconds for p in backward if _makes_gradients(evaluation, p))
+    return BlockCosts(
+        forward_s=sum(p.seconds for p in forward),
+        backward_s=sum(p.seconds for p in backward) - weights + again,
+        weights_s=weights,
+        repeated_s=again,
+        exposed_s=evaluation.exposed_s,
+        network_s=(sum(p.network_s for p in forward), sum(p.network_s for p in backward)),
+        parameters=evaluation.parameters,
+        parameter_bytes=evaluation.parameter_bytes,
+        saved_bytes=saved_bytes(evaluator, mode) if training else 0.0,
+        workspace_bytes=workspace_bytes(evaluator, mode) if training else _largest_operands(evaluator),
+    )
+
+
+def _largest_operands(evaluator: BlockEvaluator) -> float:
+    """Bytes of activations a single kernel reads and writes, at most: what a forward pass must hold at once."""
+    block = evaluator.block
+
+    def held(name: str) -> float:
+        kernel = block.by_name[name]
+        read = {o.tensor: evaluator.needs[name, o.tensor] for o in kernel.inputs}
+        written = {o.tensor: evaluator.gives[o.tensor] for o in kernel.outputs}
+        return sum(
+            evaluator.held_bytes(t, layout)
+            for t, layout in (read | written).items()
+            if block.tensors[t].role == "activation"
+        )
+
+    return max((held(k.name) for k in block.kernels), default=0.0)
+
+
+def _makes_gradients(evaluation: BlockEvaluation, partition: PartitionEvaluation) -> bool:
+    """Whether a partition makes weight gradients only."""
+    block = evaluation.block
+    made = [o.tensor for k in partition.kernels for o in block.by_name[k].outputs]
+    return all(block.tensors[t].role == "gradient" for t in made)
