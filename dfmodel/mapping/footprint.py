@@ -11,7 +11,6 @@ from dfmodel.mapping.block_costs import BlockCosts
 from dfmodel.mapping.evaluate import BlockEvaluation, BlockEvaluator
 from dfmodel.mapping.model_state import GRADIENT_PASSES, OPTIMIZER_STATE_TRAFFIC, StateBytes, state_bytes
 from dfmodel.mapping.plan import Plan
-from dfmodel.mapping.schedules import in_flight
 from dfmodel.mapping.tiers import Held, Placement, Tier, place
 from dfmodel.systems.chip import Chip
 from dfmodel.workloads.graph import PARAMETER_ROLES
@@ -96,16 +95,10 @@ def block_state(cost: BlockCosts, plan: Plan, memory: MemoryAssumptions, trainin
     )
 
 
-def flights(plan: Plan) -> list[float]:
-    """Micro-batches in flight on every stage."""
-    stages = plan.degree("pipeline")
-    return [in_flight(plan.schedule, i, stages, plan.micro_batches, plan.chunks) for i in range(stages)]
-
-
 def bytes_on_stages(cost: BlockCosts, plan: Plan, memory: MemoryAssumptions, training: bool) -> list[float]:
     """Bytes of one copy of a block on each stage, working space apart."""
     state = block_state(cost, plan, memory, training).total
-    return [state + held * cost.saved_bytes for held in flights(plan)]
+    return [state + held * cost.saved_bytes for held in plan.in_flight]
 
 
 def working_bytes(costs: Sequence[BlockCosts], plan: Plan) -> float:
@@ -129,7 +122,7 @@ def stage_footprint(
     """What a stage with counts[i] copies of block i holds, and where."""
     here = [(c, n) for c, n in zip(costs, counts, strict=True) if n]
     states = [(block_state(c, plan, memory, training), n) for c, n in here]
-    held = flights(plan)[stage]
+    held = plan.in_flight[stage]
     saved = sum(c.saved_bytes * n for c, n in here)
     workspace = max((c.workspace_bytes for c, _ in here), default=0.0)
     m = plan.micro_batches

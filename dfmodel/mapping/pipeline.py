@@ -74,11 +74,16 @@ def scheduled(
     first forward pass, and behind what the stage waits for others then.
     """
     stages, m = len(counts), plan.micro_batches
-    built = [_stage(i, plan, context, costs, counts, send_s, priced, workload.training) for i in range(stages)]
-    for stage, spilled in zip(built, spilled_s or [0.0] * stages, strict=True):
-        if spilled:
-            stage.parts["lower memory tiers"] = spilled / m
-            stage.backward_s += spilled / m
+    kinds: dict[tuple[object, ...], _Stage] = {}
+    built = []
+    for i, spilled in enumerate(spilled_s or [0.0] * stages):
+        key = (tuple(counts[i]), messages(i, stages, plan.chunks), spilled)
+        if key not in kinds:
+            kinds[key] = _stage(i, plan, context, costs, counts, send_s, priced, workload.training)
+            if spilled:
+                kinds[key].parts["lower memory tiers"] = spilled / m
+                kinds[key].backward_s += spilled / m
+        built.append(kinds[key])
     passes = StageSeconds(
         [s.forward_s for s in built],
         [s.backward_s for s in built],
@@ -179,11 +184,17 @@ def _once_per_step(
     exposed: dict[str, float] = {}
     hidden: dict[str, float] = {}
     waited = {"forward": 0.0, "backward": 0.0}
+    data = plan.groups["data"]
+    sent = {
+        id(stage): [
+            (message, priced(message.operation, message.bytes, data))
+            for message in _messages(stage, plan, context)
+            if not message.every_micro_batch
+        ]
+        for stage in {id(s): s for s in built}.values()
+    }
     for stage in built:
-        for message in _messages(stage, plan, context):
-            if message.every_micro_batch:
-                continue
-            taken = priced(message.operation, message.bytes, plan.groups["data"])
+        for message, taken in sent[id(stage)]:
             window, slack = stage.windows[message.behind == "backward"], waited[message.behind]
             visible = max(0.0, taken / _buckets(stage, context) - slack, taken - window - slack)
             name = _name(message)

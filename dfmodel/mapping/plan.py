@@ -11,7 +11,7 @@ from dfmodel.errors import InputError, did_you_mean
 from dfmodel.mapping.model_state import ZERO_STAGES
 from dfmodel.mapping.partition_request import PartitionRequest
 from dfmodel.mapping.recompute import RECOMPUTE, is_selective
-from dfmodel.mapping.schedules import SCHEDULES
+from dfmodel.mapping.schedules import SCHEDULES, in_flight
 from dfmodel.systems.network import Group, factorizations, place
 from dfmodel.systems.system import System
 from dfmodel.units import parse
@@ -47,6 +47,12 @@ class Plan:
 
     def degree(self, name: str) -> int:
         return self.groups[name].size
+
+    @cached_property
+    def in_flight(self) -> tuple[float, ...]:
+        """Micro-batches of which each stage holds activations."""
+        stages = self.degree("pipeline")
+        return tuple(in_flight(self.schedule, i, stages, self.micro_batches, self.chunks) for i in range(stages))
 
     def describe(self) -> dict[str, Any]:
         """The plan as the result shows it."""

@@ -144,6 +144,8 @@ class Stager:
         stages = plan.degree("pipeline")
         memory, training = self.assumptions.memory, self.workload.training
         held = {i: bytes_on_stages(c, plan, memory, training) for i, c in enumerate(costs)}
+        if sum(n * min(held[i]) for i, (_, n) in enumerate(self.workload.blocks)) > stages * room:
+            return None
         return divide(self._runs(costs, held), stages, self._sends_s(stages, send_s), room)
 
     def _sends_s(self, stages: int, send_s: float) -> list[float]:
@@ -152,7 +154,20 @@ class Stager:
     def _footprints(
         self, plan: Plan, costs: Sequence[BlockCosts], counts: Sequence[Sequence[int]]
     ) -> list[StageFootprint]:
+        """Footprint of every stage. Of stages with equal blocks the one with most micro-batches in flight stands for
+        all where there is one memory tier: only whether the fullest fits matters then."""
         memory, training = self.assumptions.memory, self.workload.training
-        return [
-            stage_footprint(costs, row, stage, plan, memory, self.tiers, training) for stage, row in enumerate(counts)
-        ]
+        alone = len(self.tiers) == 1
+        most: dict[tuple[int, ...], int] = {}
+        for stage, row in enumerate(counts):
+            first = most.setdefault(tuple(row), stage)
+            if plan.in_flight[stage] > plan.in_flight[first]:
+                most[tuple(row)] = stage
+        known: dict[int, StageFootprint] = {}
+        found = []
+        for stage, row in enumerate(counts):
+            shown = most[tuple(row)] if alone else stage
+            if shown not in known:
+                known[shown] = stage_footprint(costs, row, shown, plan, memory, self.tiers, training)
+            found.append(known[shown])
+        return found
