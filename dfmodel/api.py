@@ -284,7 +284,7 @@ def _kernel_rows(blocks: tuple[BlockEvaluation, ...]) -> list[KernelRow]:
 def _certificate(state: Search, best: Evaluated, proofs: list[dict[str, Any]]) -> Certificate:
     dataflow = best.context.dataflow
     not_covered = [
-        "plans that leave chips idle, context and expert parallelism, interleaved schedules",
+        "plans that leave chips idle, context and expert parallelism, schedules other than the one asked for (1f1b)",
         "nesting orders of degrees inside one dimension other than tensor, data, pipeline",
     ]
     if dataflow and best.context.chips > 1 and is_segmented(best.mapped[0].evaluator.block):
@@ -309,7 +309,8 @@ def _certificate(state: Search, best: Evaluated, proofs: list[dict[str, Any]]) -
     return Certificate(
         kind="exhaustive",
         space="every split of every topology dimension into tensor x data x pipeline over all chips, with and without "
-        f"sequence sharding, micro-batches of 1 to 8 that divide the batch, recomputation none or full "
+        f"sequence sharding, micro-batches of 1 to 8 that divide the batch, recomputation none, selective or full, "
+        "ZeRO 0 to 3 (0 and 1 with a pipeline) "
         f"({state.counted} plans{'' if not _fixed(state) else ', the user fixing ' + _fixed(state)})",
         plans_counted=state.counted,
         plans_infeasible=state.infeasible,
