@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,6 +43,7 @@ def optimize(
     time_limit_s: float | None = None,
     gap: float = 0.0,
     certify_all: bool = False,
+    prune: bool = True,
     log: Path | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Result:
@@ -49,7 +51,8 @@ def optimize(
 
     `settings` are dotted overrides ({"system.nodes": 64, "plan.tensor": 8}); `study` a case file; `gap` the
     relative gap at which a program may stop; `certify_all` proves the sharding of every plan, not only of the
-    winner (slower). Raises InputError, InfeasibleError or LimitError.
+    winner (slower); without `prune` every plan is evaluated (much slower, the same answer). Raises InputError,
+    InfeasibleError or LimitError.
     """
     config = build_config(workload, system, assumptions, settings, study, catalogs)
     return run(
@@ -58,6 +61,7 @@ def optimize(
         time_limit_s=time_limit_s,
         gap=gap,
         certify_all=certify_all,
+        prune=prune,
         log=log,
         progress=progress,
     )
@@ -88,6 +92,7 @@ def run(
     time_limit_s: float | None = None,
     gap: float = 0.0,
     certify_all: bool = False,
+    prune: bool = True,
     log: Path | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Result:
@@ -115,7 +120,7 @@ def run(
         raise InputError(problems)
     system.chip.matrix_peak(workload.dtype)
     system = with_tiers(system, assumptions.memory.tiers)
-    settings = SolverSettings(time_limit_s, gap, log, certify_all)
+    settings = SolverSettings(time_limit_s, gap, log, certify_all, prune)
     deadline = None if time_limit_s is None else began + time_limit_s
     state, best, proofs = search(workload, system, assumptions, request, settings, progress, deadline)
     return build_result(state, best, proofs, time.perf_counter() - began, gap)
@@ -161,6 +166,7 @@ def build_result(state: Search, best: Evaluated, proofs: list[dict[str, Any]], w
         versions={"dfmodel": __version__, **versions()},
         wall_s=wall_s,
         alternatives=tuple({**e.plan.describe(), "iteration_s": e.iteration.seconds} for e in state.best_plans),
+        baselines=tuple(asdict(b) for b in state.baselines),
     )
 
 
@@ -205,20 +211,19 @@ def _metrics(state: Search, best: Evaluated) -> dict[str, float | None]:
     workload, seconds = state.workload, best.iteration.seconds
     used = best.plan.describe()["chips_used"]
     peak = state.system.chip.matrix_peak(workload.dtype)
-    matrix = workload.model_flops_per_sample("matrix") * workload.batch
-    done = workload.flops_per_sample("matrix") * workload.batch
-    repeated = workload.batch * sum(
-        n * repeated_flops(b.at_batch(1), best.plan.recompute, "matrix") for b, n in workload.blocks
-    )
+    batch = best.plan.batch
+    matrix = workload.model_flops_per_sample("matrix") * batch
+    done = workload.flops_per_sample("matrix") * batch
+    repeated = batch * sum(n * repeated_flops(b.at_batch(1), best.plan.recompute, "matrix") for b, n in workload.blocks)
     capacity = used * peak * seconds
-    counted = matrix if state.assumptions.iteration.flops == "model" else workload.flops_per_sample() * workload.batch
+    counted = matrix if state.assumptions.iteration.flops == "model" else workload.flops_per_sample() * batch
     unit = workload.unit
-    units = workload.batch * workload.units_per_sample
+    units = batch * workload.units_per_sample
     usd, watts = system_cost(state.system).total_usd, system_power(state.system).total_w
     return {
         "iteration_s": seconds,
         f"{unit}s_per_s": units / seconds,
-        "samples_per_s": workload.batch / seconds,
+        "samples_per_s": batch / seconds,
         "mfu": matrix / capacity,
         "hfu": (done + repeated) / capacity,
         "utilisation": counted / capacity,
@@ -283,10 +288,19 @@ def _kernel_rows(blocks: tuple[BlockEvaluation, ...]) -> list[KernelRow]:
 
 def _certificate(state: Search, best: Evaluated, proofs: list[dict[str, Any]]) -> Certificate:
     dataflow = best.context.dataflow
-    not_covered = [
-        "plans that leave chips idle, context and expert parallelism, schedules other than the one asked for (1f1b)",
-        "nesting orders of degrees inside one dimension other than tensor, data, pipeline",
-    ]
+    not_covered = (
+        [
+            "context and expert parallelism; zero-bubble schedules unless asked for",
+            "tensor degrees that do not divide the attention heads",
+            "nesting orders of degrees inside one dimension other than tensor, data, pipeline",
+        ]
+        if state.kernelwise
+        else [
+            "plans that leave chips idle, context and expert parallelism",
+            "schedules other than the one asked for (1f1b)",
+            "nesting orders of degrees inside one dimension other than tensor, data, pipeline",
+        ]
+    )
     if dataflow and best.context.chips > 1 and is_segmented(best.mapped[0].evaluator.block):
         not_covered.append(
             "sharding together with partitioning beyond the winner's norm and residual segments: matrix kernels keep "
@@ -308,17 +322,32 @@ def _certificate(state: Search, best: Evaluated, proofs: list[dict[str, Any]]) -
         not_covered.append("plans left when the time limit was reached")
     return Certificate(
         kind="exhaustive",
-        space="every split of every topology dimension into tensor x data x pipeline over all chips, with and without "
-        f"sequence sharding, micro-batches of 1 to 8 that divide the batch, recomputation none, selective or full, "
-        "ZeRO 0 to 3 (0 and 1 with a pipeline) "
-        f"({state.counted} plans{'' if not _fixed(state) else ', the user fixing ' + _fixed(state)})",
+        space=_space_in_words(state),
         plans_counted=state.counted,
         plans_infeasible=state.infeasible,
         plans_evaluated=state.evaluated,
         plans_settled_by_bound=state.settled_by_bound,
+        classes=state.counts.classes,
+        classes_opened=state.counts.opened,
         mips=tuple(proofs),
         mips_solved=state.mips_solved,
         not_covered=tuple(not_covered),
+    )
+
+
+def _space_in_words(state: Search) -> str:
+    fixed = f"; the user fixes {_fixed(state)}" if _fixed(state) else ""
+    if not state.kernelwise:
+        return (
+            "every split of every topology dimension into tensor x data x pipeline over all chips, with and without "
+            "sequence sharding, micro-batches of 1 to 8 that divide the batch, recomputation none, selective or full, "
+            f"ZeRO 0 to 3 (0 and 1 with a pipeline) ({state.counted:,} plans{fixed})"
+        )
+    return (
+        "every placement of tensor x data x pipeline on factors of every topology dimension, chips left idle or not, "
+        "with and without sequence sharding, micro-batches of 1 to 8, 1F1B and interleaved with 2 to 8 chunks, "
+        f"recomputation none, selective or full, ZeRO 0 to 3 (0 and 1 with a pipeline) ({state.counted:,} plans{fixed}); each is "
+        "not, evaluated, does not fit memory, or is cut by an admissible bound"
     )
 
 

@@ -105,6 +105,9 @@ def _add_optimize(commands: Any) -> None:
         action="store_true",
         help="prove the sharding of every plan, not only of the winner (slower)",
     )
+    p.add_argument("--no-prune", action="store_true", help="evaluate every plan instead of cutting by bounds (slow)")
+    p.add_argument("--best", type=int, metavar="K", help="the K best distinct plans (with --within a margin)")
+    p.add_argument("--within", type=float, metavar="X", help="only plans within this share of the optimum, e.g. 0.05")
     p.add_argument("--time-limit", type=float, metavar="S", help="seconds after which the best plan so far is returned")
     p.add_argument("--quiet", "-q", action="store_true", help="no progress on stderr")
     _add_common(p, _optimize)
@@ -138,6 +141,7 @@ def _optimize(arguments: argparse.Namespace) -> int:
     from dfmodel.config import build_config, parse_settings
 
     settings = parse_settings([pair for group in arguments.set for pair in group])
+    settings |= {f"plan.{k}": v for k in ("best", "within") if (v := getattr(arguments, k)) is not None}
     config = build_config(
         arguments.workload,
         arguments.system,
@@ -158,6 +162,7 @@ def _optimize(arguments: argparse.Namespace) -> int:
             time_limit_s=arguments.time_limit,
             gap=arguments.gap,
             certify_all=arguments.certify_all,
+            prune=not arguments.no_prune,
             log=log,
             progress=_progress(arguments),
         )

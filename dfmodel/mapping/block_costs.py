@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from dfmodel.mapping.evaluate import BlockEvaluation, BlockEvaluator, PartitionEvaluation
-from dfmodel.mapping.recompute import repeated_s, saved_bytes, workspace_bytes
+from dfmodel.mapping.recompute import repeated_s, repeats, saved_bytes, workspace_bytes
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,31 @@ def block_costs(evaluator: BlockEvaluator, evaluation: BlockEvaluation, mode: st
         parameter_bytes=evaluation.parameter_bytes,
         saved_bytes=saved_bytes(evaluator, mode) if training else 0.0,
         workspace_bytes=workspace_bytes(evaluator, mode) if training else _largest_operands(evaluator),
+    )
+
+
+def repriced(
+    costs: BlockCosts, evaluation: BlockEvaluation, mode: str, price: Callable[[str, float], float]
+) -> BlockCosts:
+    """The costs of the same mapping over another tensor parallel group of equally many chips, whose collectives take
+    `price(operation, bytes)`; for chips on which communication is not hidden inside a kernel."""
+    again = repeats(evaluation.block, mode)
+    by_kernel = {name: p for p in evaluation.partitions for name in p.kernels}
+    longer = {"forward": 0.0, "backward": 0.0, "weights": 0.0, "repeated": 0.0}
+    for c in evaluation.communications:
+        partition = by_kernel[c.kernel]
+        more = price(c.operation, c.message_bytes) - c.seconds
+        if partition.phase != "backward":
+            longer["forward"] += more
+            longer["repeated"] += more if again(partition.kernels) else 0.0
+        else:
+            longer["weights" if _makes_gradients(evaluation, partition) else "backward"] += more
+    return replace(
+        costs,
+        forward_s=costs.forward_s + longer["forward"],
+        backward_s=costs.backward_s + longer["backward"] + longer["repeated"],
+        weights_s=costs.weights_s + longer["weights"],
+        repeated_s=costs.repeated_s + longer["repeated"],
     )
 
 

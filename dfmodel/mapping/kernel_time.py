@@ -38,6 +38,11 @@ class KernelTimer:
             return flops / (curve.vector_max * self._peak(unit))
         return (flops + curve.matrix_half_flops) / (curve.matrix_max * self._peak(unit))
 
+    @property
+    def matrix_s_per_flop(self) -> float:
+        """Seconds of a FLOP of large matrix work, the least there is."""
+        return self.compute_s(1e30, "matrix") / 1e30
+
     def memory_s(self, moved_bytes: float) -> float:
         """Seconds to move `moved_bytes` to or from the first memory tier in one kernel."""
         if moved_bytes == 0:

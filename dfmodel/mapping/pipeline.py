@@ -46,7 +46,7 @@ class _Stage:
     backward_s: float
     weights_s: float
     #: Seconds in which data-parallel communication may hide, forward and backward.
-    windows: tuple[float, float]
+    windows: list[float]
     parameters: float
     parameter_bytes: float
     hidden: dict[str, float]
@@ -141,7 +141,7 @@ def _stage(
         forward + send_s * sent_forward,
         backward + send_s * sent_back,
         weights,
-        (share * max(0.0, forward - busy[0]), share * max(0.0, backward + weights - busy[1])),
+        [share * max(0.0, forward - busy[0]), share * max(0.0, backward + weights - busy[1])],
         sum(c.parameters * n for c, n in here),
         sum(c.parameter_bytes * n for c, n in here),
         {"tensor-parallel communication": sum(c.hidden_network_s * n for c, n in here)},
@@ -158,13 +158,15 @@ def _share_links(plan: Plan) -> bool:
 
 
 def _add_recurring(stage: _Stage, plan: Plan, context: Context, priced: Priced) -> None:
-    """Data-parallel communication of every micro-batch (ZeRO 2 and 3) becomes part of the stage."""
+    """Data-parallel communication of every micro-batch (ZeRO 2 and 3) becomes part of the stage; messages behind one
+    pass share the time in which they can hide."""
     for message in _messages(stage, plan, context):
         if not message.every_micro_batch:
             continue
         taken = priced(message.operation, message.bytes, plan.groups["data"])
-        window = stage.windows[message.behind == "backward"]
-        visible = max(taken / _buckets(stage, context), taken - window)
+        behind = int(message.behind == "backward")
+        visible = max(taken / _buckets(stage, context), taken - stage.windows[behind])
+        stage.windows[behind] -= taken - visible
         name = _name(message)
         stage.parts[name] = stage.parts.get(name, 0.0) + visible
         stage.hidden[name] = stage.hidden.get(name, 0.0) + taken - visible

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from dfmodel.errors import InputError, did_you_mean
 from dfmodel.mapping.model_state import ZERO_STAGES
 from dfmodel.mapping.partition_request import PartitionRequest
 from dfmodel.mapping.recompute import RECOMPUTE, is_selective
-from dfmodel.mapping.schedules import SCHEDULES, in_flight
+from dfmodel.mapping.schedules import SCHEDULES, in_flight_table
 from dfmodel.systems.network import Group, factorizations, place
 from dfmodel.systems.system import System
 from dfmodel.units import parse
@@ -23,6 +26,9 @@ DEGREES = ("tensor", "data", "pipeline")
 LARGEST_MICRO_BATCH = 8
 
 #: ZeRO stages that are tried without being asked for: with a pipeline gradients wait for all micro-batches.
+#: What is minimised: seconds; seconds x price or x power of the chips used (throughput per dollar, per watt).
+OBJECTIVES = ("time", "cost", "energy")
+
 SEARCHED_ZERO = (0, 1, 2, 3)
 SEARCHED_ZERO_PIPELINED = (0, 1)
 
@@ -49,14 +55,23 @@ class Plan:
         return self.groups[name].size
 
     @cached_property
+    def chips(self) -> int:
+        return self.degree("tensor") * self.degree("data") * self.degree("pipeline")
+
+    @property
+    def batch(self) -> int:
+        """Samples of one iteration."""
+        return self.degree("data") * self.micro_batch * self.micro_batches
+
+    @cached_property
     def in_flight(self) -> tuple[float, ...]:
         """Micro-batches of which each stage holds activations."""
-        stages = self.degree("pipeline")
-        return tuple(in_flight(self.schedule, i, stages, self.micro_batches, self.chunks) for i in range(stages))
+        counts = np.array([self.micro_batches])
+        table = in_flight_table(self.schedule, self.degree("pipeline"), counts, self.chunks)
+        return tuple(float(held) for held in table[:, 0])
 
     def describe(self) -> dict[str, Any]:
         """The plan as the result shows it."""
-        used = self.degree("tensor") * self.degree("data") * self.degree("pipeline")
         return {
             "tensor": self.degree("tensor"),
             "sequence_sharding": self.sequence,
@@ -69,8 +84,9 @@ class Plan:
             "chunks": self.chunks,
             "zero": self.zero,
             "placement": {name: str(self.groups[name]) for name in DEGREES},
-            "chips_used": used,
-            "chips_idle": self.system.chips - used,
+            "batch": self.batch,
+            "chips_used": self.chips,
+            "chips_idle": self.system.chips - self.chips,
         }
 
 
@@ -80,7 +96,9 @@ class PlanRequest:
 
     `placement` maps a degree to its factor per dimension name, for example {"tensor": {"nvlink": 8}}.
     `sharding` pins kernels' strategies by name, `partition` kernels' partition numbers. `limits` are the most a block
-    may take in one pass on one chip: {"traffic": bytes through memory, "energy": joules}.
+    may take in one pass on one chip: {"traffic": bytes through memory, "energy": joules}. `use_all_chips` leaves out
+    plans with idle chips, `at_most_chips` those that use more; with `batch_at_most` the workload's batch is the most a
+    plan may take, else what it takes.
     """
 
     tensor: int | None = None
@@ -92,10 +110,23 @@ class PlanRequest:
     schedule: str | None = None
     chunks: int | None = None
     zero: int | None = None
+    use_all_chips: bool | None = None
+    at_most_chips: int | None = None
+    batch_at_most: bool | None = None
+    at_most_power: float | None = None
+    at_most_cost: float | None = None
+    objective: str | None = None
+    best: int | None = None
+    within: float | None = None
+    compare: Mapping[str, Any] | None = None
     placement: Mapping[str, Mapping[str, int]] | None = None
     sharding: Mapping[str, str] | None = None
     partition: Mapping[str, int] | None = None
     limits: Mapping[str, float] | None = None
+
+    @property
+    def use_all(self) -> bool:
+        return bool(self.use_all_chips)
 
     @property
     def partitioning(self) -> PartitionRequest:
@@ -106,18 +137,26 @@ def plan_request(settings: Mapping[str, Any]) -> PlanRequest:
     """A checked request from `plan.*` settings. Raises InputError with every problem found."""
     known = {f.name for f in fields(PlanRequest)}
     problems = [f"plan.{k}: unknown key{did_you_mean(k, known)}" for k in settings if k not in known]
-    for key in ("tensor", "pipeline", "data", "micro_batch", "chunks"):
+    for key in ("tensor", "pipeline", "data", "micro_batch", "chunks", "at_most_chips", "best"):
         value = settings.get(key)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             problems.append(f"plan.{key}: must be a whole number of at least 1, got {value!r}")
-    for key, valid in (("recompute", RECOMPUTE), ("schedule", tuple(SCHEDULES)), ("zero", ZERO_STAGES)):
+    for key, valid in (
+        ("recompute", RECOMPUTE),
+        ("schedule", tuple(SCHEDULES)),
+        ("zero", ZERO_STAGES),
+        ("objective", OBJECTIVES),
+    ):
         if settings.get(key) not in (None, *valid) or isinstance(settings.get(key), bool):
             shown = ", ".join(map(str, valid))
             problems.append(f"plan.{key}: must be one of {shown}, got {settings[key]!r}")
     problems += _chunk_problems(settings)
-    if settings.get("sequence_sharding") not in (None, True, False):
-        problems.append(f"plan.sequence_sharding: must be true or false, got {settings['sequence_sharding']!r}")
-    for key in ("placement", "sharding", "partition", "limits"):
+    problems += [
+        f"plan.{key}: must be true or false, got {settings[key]!r}"
+        for key in ("sequence_sharding", "use_all_chips", "batch_at_most")
+        if settings.get(key) not in (None, True, False)
+    ]
+    for key in ("placement", "sharding", "partition", "limits", "compare"):
         if settings.get(key) is not None and not isinstance(settings[key], Mapping):
             problems.append(f"plan.{key}: must be a mapping, got {settings[key]!r}")
     placement = settings.get("placement")
@@ -134,10 +173,27 @@ def plan_request(settings: Mapping[str, Any]) -> PlanRequest:
             if not isinstance(slot, int) or isinstance(slot, bool) or slot < 0
         ]
     limits, faults = _limits(settings.get("limits"))
-    problems += faults
+    quantities, more = _at_most(settings)
+    problems += faults + more
     if problems:
         raise InputError(problems)
-    return PlanRequest(**{**settings, "limits": limits})
+    return PlanRequest(**{**settings, "limits": limits, **quantities})
+
+
+def _at_most(settings: Mapping[str, Any]) -> tuple[dict[str, float], list[str]]:
+    """Limits on power and cost and the margin of the best plans as numbers, and what is wrong with them."""
+    found: dict[str, float] = {}
+    problems = []
+    for key, kind in (("at_most_power", "power"), ("at_most_cost", "money")):
+        if settings.get(key) is not None:
+            try:
+                found[key] = parse(settings[key], kind, f"plan.{key}")
+            except InputError as error:
+                problems += error.problems
+    within = settings.get("within")
+    if within is not None and (not isinstance(within, int | float) or isinstance(within, bool) or not 0 <= within < 10):
+        problems.append(f"plan.within: must be a share of 0 or more, for example 0.05, got {within!r}")
+    return found, problems
 
 
 def _chunk_problems(settings: Mapping[str, Any]) -> list[str]:
@@ -172,6 +228,38 @@ def _limits(stated: Any) -> tuple[dict[str, float] | None, list[str]]:
     return found or None, problems
 
 
+def check_space(workload: Workload, system: System, request: PlanRequest) -> None:
+    """Raises InputError where nothing can fit what is asked of the degrees, the batch or the chunks."""
+    names = [d.name for d in system.dimensions]
+    for degree, by_dimension in (request.placement or {}).items():
+        for dimension in by_dimension:
+            if dimension not in names:
+                raise InputError(f"plan.placement.{degree}: no dimension '{dimension}'{did_you_mean(dimension, names)}")
+    wanted = [(d, getattr(request, d)) for d in DEGREES if getattr(request, d) is not None]
+    needed = math.prod(w for _, w in wanted)
+    if needed > system.chips:
+        raise InputError(f"plan: {_asked(request)} needs {needed} chips, the system has {system.chips}")
+    if request.pipeline is not None and request.pipeline > workload.layers:
+        raise InputError(
+            f"plan: every allowed split needs more pipeline stages than the workload has layers ({workload.layers}); "
+            "lower plan.pipeline or use fewer chips"
+        )
+    batch, micro = workload.batch, request.micro_batch or 1
+    step = (request.data or 1) * micro
+    if not request.batch_at_most and batch % step:
+        raise InputError(
+            f"workload.batch: no plan divides a batch of {batch}: it must be a multiple of data degree x micro-batch "
+            f"({step}); nearest batch that works: {_nearest_batch(batch, request.data or 1, micro)}"
+        )
+    if request.batch_at_most and batch < step:
+        raise InputError(f"workload.batch: at most {batch} samples are fewer than data degree x micro-batch ({step})")
+    if request.chunks and request.pipeline:
+        counts = batch // step if request.data else request.pipeline
+        _, why_not = _schedules(workload, request.pipeline, counts, request)
+        if why_not:
+            raise InputError(why_not[0])
+
+
 def candidate_plans(workload: Workload, system: System, request: PlanRequest) -> Iterator[Plan]:
     """Every plan that uses all chips: each split of each dimension, with or without sequence sharding, micro-batches
     of 1 to 8 sequences that divide the batch, recomputation none or full.
@@ -193,16 +281,16 @@ def candidate_plans(workload: Workload, system: System, request: PlanRequest) ->
         if pipeline > layers:
             continue
         deep_only = False
-        for micro_batch in _micro_batches(workload, request):
+        for micro_batch in micro_batches(workload, request):
             if workload.batch % (data * micro_batch):
                 continue
             count = workload.batch // (data * micro_batch)
             schedules, why_not = _schedules(workload, pipeline, count, request)
             undivided += why_not
             for schedule, chunks in schedules:
-                for sequence in _sequence_choices(workload, tensor, request):
-                    for recompute in _recompute_choices(workload, request):
-                        for zero in _zero_choices(workload, data, pipeline, request):
+                for sequence in sequence_choices(workload, tensor, request):
+                    for recompute in recompute_choices(workload, request):
+                        for zero in zero_choices(workload, data, pipeline, request):
                             found = True
                             yield Plan(system, factors, sequence, micro_batch, count, recompute, schedule, chunks, zero)
     if deep_only:
@@ -242,7 +330,7 @@ def _factors(system: System, request: PlanRequest) -> Iterator[tuple[tuple[int, 
         yield tuple(tuple(f) for f in row)
 
 
-def _micro_batches(workload: Workload, request: PlanRequest) -> list[int]:
+def micro_batches(workload: Workload, request: PlanRequest) -> list[int]:
     if request.micro_batch is not None:
         return [request.micro_batch]
     if not _has_batch(workload):
@@ -254,7 +342,7 @@ def _has_batch(workload: Workload) -> bool:
     return any("batch" in k.dims for block, _ in workload.blocks for k in block.kernels)
 
 
-def _sequence_choices(workload: Workload, tensor: int, request: PlanRequest) -> list[bool]:
+def sequence_choices(workload: Workload, tensor: int, request: PlanRequest) -> list[bool]:
     if request.sequence_sharding is not None:
         return [request.sequence_sharding]
     if tensor == 1 or not _has_batch(workload):
@@ -263,7 +351,7 @@ def _sequence_choices(workload: Workload, tensor: int, request: PlanRequest) -> 
     return [False, True] if lengths and all(n >= tensor for n in lengths) else [False]
 
 
-def _recompute_choices(workload: Workload, request: PlanRequest) -> list[str]:
+def recompute_choices(workload: Workload, request: PlanRequest) -> list[str]:
     if request.recompute is not None:
         return [request.recompute]
     if not (workload.training and _has_batch(workload)):
@@ -272,7 +360,7 @@ def _recompute_choices(workload: Workload, request: PlanRequest) -> list[str]:
     return ["none", "selective", "full"] if selective else ["none", "full"]
 
 
-def _zero_choices(workload: Workload, data: int, pipeline: int, request: PlanRequest) -> tuple[int, ...]:
+def zero_choices(workload: Workload, data: int, pipeline: int, request: PlanRequest) -> tuple[int, ...]:
     if request.zero is not None:
         return (request.zero,)
     if data == 1 or not (workload.training and _has_batch(workload)):

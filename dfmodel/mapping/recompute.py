@@ -38,13 +38,15 @@ def is_selective(block: Block) -> bool:
 def saved_bytes(evaluator: BlockEvaluator, mode: str) -> float:
     """Activation bytes of one block and micro-batch held between forward and backward pass, each tensor in the layout
     its producer leaves it."""
-    block = evaluator.block
+    return sum(_held(evaluator, t) for t in kept_tensors(evaluator.block, mode))
+
+
+def kept_tensors(block: Block, mode: str) -> list[str]:
+    """Tensors a block keeps between its passes."""
     if mode in ("full", "full_but_last"):
-        kept = [t for t in block.inputs if any(block.by_name[c].phase == "forward" for c in block.consumers[t])]
-    else:
-        left_out = quadratic_tensors(block) if mode == "selective" else set()
-        kept = [t for t in saved_for_backward(block) if t not in left_out]
-    return sum(_held(evaluator, t) for t in kept)
+        return [t for t in block.inputs if any(block.by_name[c].phase == "forward" for c in block.consumers[t])]
+    left_out = quadratic_tensors(block) if mode == "selective" else set()
+    return [t for t in saved_for_backward(block) if t not in left_out]
 
 
 def workspace_bytes(evaluator: BlockEvaluator, mode: str) -> float:
@@ -65,7 +67,7 @@ def _held(evaluator: BlockEvaluator, tensor: str) -> float:
 
 def repeated_s(evaluation: BlockEvaluation, mode: str) -> float:
     """Seconds of forward work that the backward pass of one micro-batch does again."""
-    again = _again(evaluation.block, mode)
+    again = repeats(evaluation.block, mode)
     return sum(p.seconds for p in evaluation.partitions if _is_forward(evaluation, p) and again(p.kernels))
 
 
@@ -73,7 +75,7 @@ def repeated_flops(block: Block, mode: str, unit: Unit) -> float:
     """FLOP of kernels of `unit` that are done again for one micro-batch, over all chips."""
     if not any(k.phase == "backward" for k in block.kernels):
         return 0.0
-    again = _again(block, mode)
+    again = repeats(block, mode)
     return sum(k.flops for k in block.kernels if k.phase == "forward" and k.unit == unit and again((k.name,)))
 
 
@@ -81,7 +83,7 @@ def _is_forward(evaluation: BlockEvaluation, partition: PartitionEvaluation) -> 
     return partition.phase == "forward" and any(p.phase != "forward" for p in evaluation.partitions)
 
 
-def _again(block: Block, mode: str) -> Callable[[tuple[str, ...]], bool]:
+def repeats(block: Block, mode: str) -> Callable[[tuple[str, ...]], bool]:
     """Whether a group of forward kernels that run together runs again."""
     if mode == "none":
         return lambda kernels: False

@@ -59,8 +59,11 @@ class Certificate:
     plans_counted: int
     plans_infeasible: int
     plans_evaluated: int
-    #: Evaluated plans whose sharding need not be proven: no sharding at all could bring them below the winner.
+    #: Plans that an admissible bound showed to be no better.
     plans_settled_by_bound: int
+    #: Tensor placements with a sequence choice and a micro-batch, whose blocks are mapped once; those that were.
+    classes: int
+    classes_opened: int
     mips: tuple[Mapping[str, Any], ...]
     mips_solved: int
     not_covered: tuple[str, ...]
@@ -100,6 +103,8 @@ class Result:
     versions: Mapping[str, str]
     wall_s: float
     alternatives: tuple[Mapping[str, Any], ...] = field(default=())
+    #: Plans a user would have tried: name, plan, seconds, samples per second, value over the optimum's, or why not.
+    baselines: tuple[Mapping[str, Any], ...] = field(default=())
 
     def to_dict(self) -> dict[str, Any]:
         """The object `--json` prints and result.json holds; an unlimited quantity is null."""

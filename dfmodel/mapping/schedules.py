@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from dfmodel.mapping.timeline import Operation, orders, play
 
 #: What each schedule is; the names a user may give.
@@ -76,13 +78,20 @@ def _played_s(schedule: str, s: StageSeconds, micro_batches: int) -> float:
 
 def in_flight(schedule: str, stage: int, stages: int, micro_batches: int, chunks: int = 1) -> float:
     """Most micro-batches of which a stage holds activations, in whole passes through all its layers."""
+    return float(in_flight_table(schedule, stages, np.array([micro_batches]), chunks)[stage, 0])
+
+
+def in_flight_table(schedule: str, stages: int, micro_batches: np.ndarray, chunks: int = 1) -> np.ndarray:
+    """The same for every stage and several numbers of micro-batches: [stages, n]."""
+    stage = np.arange(stages)[:, None]
+    m = np.asarray(micro_batches)[None, :]
     if schedule == "gpipe":
-        return float(micro_batches)
+        return np.broadcast_to(m, (stages, m.shape[1])).astype(float)
     if schedule == "interleaved":
         ahead = 2 * (stages - stage - 1) + (chunks - 1) * stages
-        return min(micro_batches * chunks, ahead + 1) / chunks
-    most = {"1f1b": stages - stage, "zb_h1": stages, "zb_h2": 2 * stages - 1}[schedule]
-    return float(min(most, micro_batches))
+        return np.asarray(np.minimum(m * chunks, ahead + 1) / chunks)
+    most = {"1f1b": stages - stage, "zb_h1": stages + 0 * stage, "zb_h2": 2 * stages - 1 + 0 * stage}[schedule]
+    return np.minimum(most, m).astype(float)
 
 
 def messages(stage: int, stages: int, chunks: int = 1) -> tuple[int, int]:

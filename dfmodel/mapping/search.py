@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from dfmodel.assumptions import Assumptions
 from dfmodel.errors import InfeasibleError, InputError, LimitError, did_you_mean
-from dfmodel.mapping.build import build_sharding_problem
+from dfmodel.mapping.best_first import Counts
 from dfmodel.mapping.context import Context
 from dfmodel.mapping.evaluate import BlockEvaluation, BlockEvaluator, check_against
 from dfmodel.mapping.footprint import live_bytes
 from dfmodel.mapping.ideals import LatticeTooLargeError
 from dfmodel.mapping.joint import JointProblem, JointResult, is_segmented, solve_joint
+from dfmodel.mapping.kernel_search import (
+    Baseline,
+    baselines,
+    innermost,
+    limited_request,
+    search_plans,
+    try_most_saving,
+    weight_of,
+)
+from dfmodel.mapping.kernel_time import KernelTimer
 from dfmodel.mapping.map_block import (
     MappedBlock,
     SolverSettings,
@@ -24,9 +37,10 @@ from dfmodel.mapping.map_block import (
     solve_block_sharding,
 )
 from dfmodel.mapping.pipeline import Iteration, amortised
-from dfmodel.mapping.plan import Plan, PlanRequest, candidate_plans
-from dfmodel.mapping.sharding import NoShardingError, Sharding, ShardingProblem
+from dfmodel.mapping.plan import Plan, PlanRequest, candidate_plans, check_space
+from dfmodel.mapping.sharding import NoShardingError, Sharding
 from dfmodel.mapping.staging import Stager
+from dfmodel.systems.collectives import CollectiveModel
 from dfmodel.systems.network import Group
 from dfmodel.systems.system import System
 from dfmodel.units import format_quantity
@@ -91,16 +105,36 @@ class Search:
     shortfalls: list[tuple[float, Plan, dict[str, float]]] = field(default_factory=list)
     best_plans: list[Evaluated] = field(default_factory=list)
     _blocks: dict[int, tuple[Block, ...]] = field(default_factory=dict)
-    _shardings: dict[tuple[int, int, bool], dict[str, Strategy]] = field(default_factory=dict)
+    _shardings: dict[tuple[Any, ...], dict[str, Strategy]] = field(default_factory=dict)
     _mapped: dict[Key, MappedBlock | InfeasibleError] = field(default_factory=dict)
     _plans: list[Plan] = field(default_factory=list)
-    _records: list[Record] = field(default_factory=list)
     _evaluators: dict[Key, BlockEvaluator] = field(default_factory=dict)
     _unpartitioned: dict[Key, MappedBlock] = field(default_factory=dict)
-    _floors: dict[Key, float] = field(default_factory=dict)
+    refused: list[InfeasibleError] = field(default_factory=list)
+    baselines: list[Baseline] = field(default_factory=list)
+    counts: Counts = field(default_factory=Counts)
+    _contexts: dict[tuple[Group, bool], Context] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._stager = Stager(self.workload, self.system, self.assumptions)
+        self.timer = KernelTimer(self.system.chip, self.workload.dtype, self.assumptions)
+        self._smallest = self.request.micro_batch or 1
+        self._weight = weight_of(self.system, self.request.objective or "time")
+
+    @property
+    def network(self) -> CollectiveModel:
+        return self._stager.network
+
+    @property
+    def kernelwise(self) -> bool:
+        """Whether plans are searched best first as arrays: chips that run kernel by kernel, under the scheduled
+        iteration. Others are enumerated, all chips in use."""
+        return self.system.chip.execution != "dataflow" and self.assumptions.iteration.model == "scheduled"
+
+    def value(self, found: Evaluated) -> float:
+        """What is minimised: seconds per sample, times price or power of the chips used where the objective says so."""
+        weight = float(self._weight(np.array([found.plan.chips]))[0])
+        return found.iteration.seconds / found.plan.batch * weight
 
     def run(self) -> tuple[Evaluated, list[dict[str, Any]]]:
         """The best plan, and the programs that prove its levels.
@@ -109,10 +143,11 @@ class Search:
         interrupts, the best plan so far is the answer, unproven; without one the exception goes on.
         """
         self._check_pins()
-        self._plans = list(candidate_plans(self.workload, self.system, self.request))
-        self.counted = len(self._plans)
+        if not self.kernelwise:
+            self._plans = list(candidate_plans(self.workload, self.system, self.request))
+            self.counted = len(self._plans)
         try:
-            best, proofs = self._prove(self._first_best())
+            best, proofs = self._prove(self._best_of_space() if self.kernelwise else self._first_best())
         except (LimitError, KeyboardInterrupt) as stopped:
             if not self.best_plans:
                 raise
@@ -121,7 +156,49 @@ class Search:
             best = self.best_plans[0]
             proofs = [mip for mapped in best.mapped for mip in mapped.mips]
         self.bound = min(self.bound, best.iteration.seconds * best.bound_share)
+        if self.kernelwise and not self.out_of_time:
+            self.baselines = baselines(self, self.value(best))
         return best, proofs
+
+    def _best_of_space(self) -> Evaluated:
+        """The best plan of the whole space, best first; the K best distinct ones are kept where asked."""
+        check_space(self.workload, self.system, self.request)
+        found = search_plans(self, limited_request(self.system, self.request), self._record, self._threshold)
+        self.counts = found.counts
+        self.counted = found.counts.counted
+        self.evaluated = found.counts.evaluated - found.counts.infeasible
+        self.infeasible = found.counts.infeasible + found.counts.cut_by_memory + found.counts.unmappable
+        self.settled_by_bound = found.counts.cut_by_bound + found.counts.cut_before_mapping
+        if not self.best_plans:
+            if found.open_bound < math.inf:
+                raise LimitError("no plan evaluated within the time limit; raise --time-limit")
+            if found.counts.cut_by_memory and not self.shortfalls:
+                try_most_saving(self, found)
+            raise self._why_nothing(self.refused)
+        best = self.best_plans[0]
+        self.out_of_time = found.open_bound < self.value(best)
+        share = min(1.0, found.open_bound / self.value(best))
+        self.bound = best.iteration.seconds * share
+        return best
+
+    def _record(self, found: Evaluated) -> float:
+        value = self.value(found)
+        if not self.best_plans or value < self.value(self.best_plans[0]):
+            self.progress(f"best {format_quantity(found.iteration.seconds, 'time')} per iteration")
+        self.best_plans.append(found)
+        self.best_plans.sort(key=self.value)
+        del self.best_plans[max(self.request.best or 1, KEPT_ALTERNATIVES) :]
+        return value
+
+    def _threshold(self) -> float:
+        """The value a plan must beat: the best's, or with K best plans asked for the K-th's within their margin."""
+        if not self.best_plans:
+            return math.inf
+        best, wanted = self.value(self.best_plans[0]), self.request.best or 1
+        if wanted == 1:
+            return best
+        last = self.value(self.best_plans[wanted - 1]) if len(self.best_plans) >= wanted else math.inf
+        return min(last, best * (1 + (self.request.within or 0.0)))
 
     def _check_pins(self) -> None:
         """Raises InputError for pinned kernels that no block has."""
@@ -147,14 +224,13 @@ class Search:
             if self.best_plans and floor >= self.best_plans[0].iteration.seconds:
                 self.settled_by_bound += 1
                 continue
-            if self._late() and self.best_plans:
+            if self.late() and self.best_plans:
                 self.out_of_time = True
                 break
             found = self._tried(self._plans[number], refused)
             if found is None:
                 continue
             self.evaluated += 1
-            self._records.append((found.iteration.seconds, number))
             self.bound = min(self.bound, found.iteration.seconds * found.bound_share)
             self._keep(found)
         if not self.best_plans:
@@ -229,8 +305,26 @@ class Search:
     def capacity_bytes(self) -> float:
         return self._stager.capacity_bytes
 
+    def context_of(self, tensor: Group, sequence: bool) -> Context:
+        """The context of every plan with this tensor parallel group, where reductions are not amortised."""
+        key = (tensor, sequence)
+        if key not in self._contexts:
+            self._contexts[key] = Context(self.system, self.assumptions, self.workload.dtype, tensor, sequence)
+        return self._contexts[key]
+
+    def mapped_in(self, context: Context, micro_batch: int, block: int) -> MappedBlock:
+        """One of the workload's blocks mapped in a context. Raises InfeasibleError or NoShardingError where it cannot
+        be."""
+        return self._map((block, context.tensor, context.sequence, micro_batch, None, None), context)
+
+    def price(self, operation: str, size: float, group: Group) -> float:
+        """Seconds of a collective, remembered."""
+        return self._stager.price(operation, size, group)
+
     def context(self, plan: Plan) -> Context:
         amortised = self.assumptions.iteration.model == "amortised"
+        if not amortised:
+            return self.context_of(plan.groups["tensor"], plan.sequence)
         return Context(
             self.system,
             self.assumptions,
@@ -241,7 +335,7 @@ class Search:
             plan.micro_batches if amortised else None,
         )
 
-    def _blocks_at(self, micro_batch: int) -> tuple[Block, ...]:
+    def blocks_at(self, micro_batch: int) -> tuple[Block, ...]:
         if micro_batch not in self._blocks:
             self._blocks[micro_batch] = tuple(b.at_batch(micro_batch) for b, _ in self.workload.blocks)
         return self._blocks[micro_batch]
@@ -274,13 +368,22 @@ class Search:
     def _sharded(self, key: Key, context: Context) -> BlockEvaluator:
         """The evaluator of a block with the pool's sharding for its tensor degree."""
         if key not in self._evaluators:
-            block = self._blocks_at(key[3])[key[0]]
-            pool_key = (key[0], context.chips, context.sequence)
-            if pool_key not in self._shardings:
-                sharding, _ = self._solve_sharding(block, context)
-                self._shardings[pool_key] = strategies_of(sharding)
-            self._evaluators[key] = BlockEvaluator(block, self._shardings[pool_key], context)
+            block = self.blocks_at(key[3])[key[0]]
+            self._evaluators[key] = BlockEvaluator(block, self._pooled(key, block, context), context)
         return self._evaluators[key]
+
+    def _pooled(self, key: Key, block: Block, context: Context) -> dict[str, Strategy]:
+        """The sharding proven best for a block and tensor degree: on the innermost placement of the degree with the
+        smallest micro-batch, or (`certify_all`) in the very context."""
+        own = key if self.settings.certify_all else (key[0], context.chips, context.sequence)
+        if own not in self._shardings:
+            where, there = block, context
+            if not self.settings.certify_all and context.amortised_over is None:
+                where = self.blocks_at(self._smallest)[key[0]]
+                there = self.context_of(innermost(context.chips, self.system), context.sequence) or context
+            sharding, _ = self._solve_sharding(where, there)
+            self._shardings[own] = strategies_of(sharding)
+        return self._shardings[own]
 
     def _with_segments(
         self, strategies: dict[str, Strategy], block: Block, context: Context
@@ -307,21 +410,9 @@ class Search:
         )
 
     def _prove(self, best: Evaluated) -> tuple[Evaluated, list[dict[str, Any]]]:
-        """The proven winner, and the programs behind it.
-
-        The winner's shardings are solved in its own context. With `certify_all`, where a block's seconds are the
-        sharding program's objective, so is every other plan's: one whose bound (each kernel at its cheapest,
-        communication free) is above the winner is settled by it, and the sharding of the rest is solved in their
-        own contexts, which may make one of them the winner.
-        """
+        """The winner with its shardings solved in its own context, and the programs behind it."""
         proofs = {key: self._prove_sharding(key) for key in self._keys(best.plan, best.context)}
         best = self._again(best.plan) or best
-        if self.additive:
-            for record in sorted(self._records) if self.settings.certify_all else ():
-                if self._late():
-                    self.out_of_time = True
-                    break
-                best = self._settle(record, best, proofs)
         listed = []
         for key in self._keys(best.plan, best.context):
             mapped = self._mapped_block(key)
@@ -341,26 +432,6 @@ class Search:
         )
         self.mips_solved += len(found)
         return found
-
-    def _settle(self, record: Record, best: Evaluated, proofs: dict[Key, dict[str, Any]]) -> Evaluated:
-        """The better of the winner so far and one plan under its own proven shardings."""
-        seconds, number = record
-        plan = self._plans[number]
-        keys = self._keys(plan, self.context(plan))
-        open_keys = [key for key in keys if key not in proofs]
-        if not open_keys:
-            return best if seconds >= best.iteration.seconds else self._better(plan, best)
-        floors = [self._floor_share(key) if key in open_keys else 1.0 for key in keys]
-        if seconds * min(floors) >= best.iteration.seconds:
-            self.settled_by_bound += 1
-            return best
-        for key in open_keys:
-            proofs[key] = self._prove_sharding(key)
-        return self._better(plan, best)
-
-    def _better(self, plan: Plan, best: Evaluated) -> Evaluated:
-        found = self._again(plan)
-        return found if found is not None and found.iteration.seconds < best.iteration.seconds else best
 
     def _again(self, plan: Plan) -> Evaluated | None:
         """A plan evaluated anew, after the shardings of its blocks have been proven."""
@@ -411,19 +482,6 @@ class Search:
             }
         )
 
-    def _floor_share(self, key: Key) -> float:
-        """A lower bound of a mapped block's seconds over all shardings, as a share of its seconds."""
-        if key not in self._floors:
-            mapped = self._mapped_block(key)
-            problem = build_sharding_problem(mapped.evaluator.block, mapped.evaluator.context, self._pins(key))
-            floor = least_seconds(problem)
-            self._floors[key] = min(1.0, floor / mapped.evaluation.seconds())
-        return self._floors[key]
-
-    def _pins(self, key: Key) -> dict[str, str]:
-        block = self._mapped_block(key).evaluator.block
-        return {k: v for k, v in (self.request.sharding or {}).items() if k in block.by_name}
-
     def _mapped_block(self, key: Key) -> MappedBlock:
         found = self._mapped[key]
         assert isinstance(found, MappedBlock)
@@ -446,7 +504,7 @@ class Search:
             return self.settings
         return replace(self.settings, time_limit_s=max(0.0, self.deadline - time.perf_counter()))
 
-    def _late(self) -> bool:
+    def late(self) -> bool:
         return self.deadline is not None and time.perf_counter() > self.deadline
 
     def _why_nothing(self, refused: list[InfeasibleError]) -> InfeasibleError | LimitError:
@@ -464,18 +522,6 @@ class Search:
         if refused:
             return refused[0]
         return InfeasibleError(f"{self.workload.title}: no tensor degree of the allowed plans can divide every kernel")
-
-
-def least_seconds(problem: ShardingProblem) -> float:
-    """A lower bound of a sharding problem: each kernel at its cheapest (its share of a fused one), no communication."""
-    if not problem.columns:
-        return sum(min(o.cost for o in options) for options in problem.options.values())
-    least: dict[str, float] = {}
-    for column in problem.columns:
-        share = column.seconds / len(column.kernels)
-        for name in column.kernels:
-            least[name] = min(share, least.get(name, share))
-    return sum(least.values())
 
 
 def strategies_of(sharding: Sharding) -> dict[str, Strategy]:

@@ -52,7 +52,7 @@ class Stager:
     _prices: dict[tuple[str, float, Group], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._network = network_model(self.system, self.assumptions)
+        self.network = network_model(self.system, self.assumptions)
         chip = self.system.chip
         share = chip.efficiency.memory_max if self.assumptions.compute.model == "efficiency" else 1.0
         self.tiers = tiers_of(chip, share, self.assumptions.memory.reserved_fraction)
@@ -114,7 +114,7 @@ class Stager:
         """Seconds of a collective, remembered."""
         key = (operation, size, group)
         if key not in self._prices:
-            self._prices[key] = float(self._network(operation, size, group))
+            self._prices[key] = float(self.network(operation, size, group))
         return self._prices[key]
 
     def _runs(self, costs: Sequence[BlockCosts], held: Mapping[int, Sequence[float]] | None = None) -> list[Run]:

@@ -48,6 +48,7 @@ def render(result: Result) -> str:
         _section("Memory of the fullest chip", _memory(result)),
         _section(*_partitions(result)),
         _section(*_kernels(result)),
+        _section("Beside it", _beside(result)),
         _section("Certificate", _pairs(_certificate(result))),
         _section("Assumed, not measured", "\n".join(f"- {text}" for text in _assumed(result))),
     ]
@@ -212,6 +213,17 @@ def _certificate(result: Result) -> list[tuple[str, str]]:
             f"{c.plans_counted:,} counted, {c.plans_evaluated:,} evaluated, {c.plans_infeasible:,} do not fit, "
             f"{c.plans_settled_by_bound:,} settled by a bound",
         ),
+        *(
+            [
+                (
+                    "mappings",
+                    f"{c.classes:,} tensor placements with sequence choice and micro-batch, "
+                    f"{c.classes_opened:,} mapped",
+                )
+            ]
+            if c.classes
+            else []
+        ),
         ("programs solved", f"{c.mips_solved:,} in all; of the winner:"),
     ]
     for m in c.mips:
@@ -225,6 +237,28 @@ def _certificate(result: Result) -> list[tuple[str, str]]:
         )
     rows += [("not covered", text) for text in c.not_covered]
     return rows
+
+
+def _beside(result: Result) -> str:
+    """Plans a user would have tried, and the runners-up, beside the optimum."""
+    rows: list[dict[str, Any]] = []
+    for b in result.baselines:
+        rows.append({"plan": b["name"], **_plan_columns(b["plan"]), "s/iteration": _seconds(b["seconds"]),
+                     "of optimum": "-" if b["share"] is None else f"{b['share']:.3f}x", "": b["why_not"]})  # fmt: skip
+    for i, a in enumerate(result.alternatives):
+        share = a["iteration_s"] / a["batch"] / (result.objective / result.plan["batch"])
+        rows.append({"plan": "optimum" if i == 0 else f"number {i + 1}", **_plan_columns(a),
+                     "s/iteration": _seconds(a["iteration_s"]), "of optimum": f"{share:.3f}x", "": ""})  # fmt: skip
+    return _frame({name: [r[name] for r in rows] for name in rows[0]}) if rows else "none"
+
+
+def _plan_columns(plan: Mapping[str, Any] | None) -> dict[str, str]:
+    keys = ("tensor", "data", "pipeline", "chunks", "micro_batch", "zero", "recompute")
+    return {k: "-" if plan is None else str(plan[k]) for k in keys}
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
 
 
 def _assumed(result: Result) -> list[str]:

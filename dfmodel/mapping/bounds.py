@@ -1,0 +1,226 @@
+"""Lower bounds of plans, as arrays: what no plan of a class can beat, before and after its blocks are mapped.
+
+Before: matrix work alone at the chip's efficiency, over stages as even as can be. After: the blocks' own seconds, the
+slowest stage no faster than an even share, the largest block or a whole number of layers; memory that no division
+into stages can do without; the optimizer's traffic. Data-parallel communication once per step,
+messages between stages and traffic to lower memory tiers are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dfmodel.assumptions import Assumptions
+from dfmodel.mapping.block_costs import BlockCosts
+from dfmodel.mapping.kernel_time import KernelTimer
+from dfmodel.mapping.model_state import GRADIENT_PASSES, OPTIMIZER_STATE_TRAFFIC
+from dfmodel.mapping.recompute import kept_tensors, quadratic_tensors, repeated_flops
+from dfmodel.mapping.schedules import in_flight_table
+from dfmodel.mapping.space import Rows
+from dfmodel.workloads.graph import DTYPE_BYTES, Block
+
+#: Halvings of an interval of seconds.
+HALVINGS = 16
+
+#: Rounding must not cut a plan that exactly fits.
+SLACK = 1e-9
+
+
+@dataclass(frozen=True)
+class LeastCost:
+    """What one copy of a block costs a chip at least, whatever its mapping: seconds for a micro-batch, parameters and
+    their bytes, activations kept between the passes."""
+
+    forward_s: float
+    backward_s: float
+    parameters: float
+    parameter_bytes: float
+    saved_bytes: float
+    weights_s: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.forward_s + self.backward_s
+
+
+def least_cost(block: Block, tensor: int, timer: KernelTimer, mode: str) -> LeastCost:
+    """Matrix kernels alone, divided over `tensor` chips without remainder, as are parameters and what is kept; with
+    recomputation what it repeats of them."""
+    again = repeated_flops(block, mode, "matrix")
+    quadratic = quadratic_tensors(block)
+    by_phase = {"forward": 0.0, "backward": 0.0}
+    for k in block.kernels:
+        if k.unit == "matrix":
+            by_phase[k.phase] += timer.compute_s(k.flops / tensor, "matrix")
+            # a kernel fused with others starts with them, but only attention fuses several matrix kernels
+            alone = not quadratic & {o.tensor for o in (*k.inputs, *k.outputs)}
+            by_phase[k.phase] += timer.launch_s if alone else 0.0
+    weights = sum(block.tensors[w].bytes for w in block.weights)
+    kept = sum(block.tensors[t].bytes for t in kept_tensors(block, mode))
+    return LeastCost(
+        by_phase["forward"],
+        by_phase["backward"] + again / tensor * timer.matrix_s_per_flop,
+        block.parameters / tensor,
+        weights / tensor,
+        kept / tensor,
+    )
+
+
+def pipelined_s(total: np.ndarray, slowest: np.ndarray, rows: Rows, largest: np.ndarray, bubble: bool) -> np.ndarray:
+    """Least seconds of all micro-batches: `total` over all stages, a `slowest` stage and a `largest` chunk.
+
+    1F1B: total + (m - 1) slowest; with chunks m slowest + (p - 1) largest; m slowest where the bubble may vanish.
+    """
+    m, p = rows.micro_batches, rows.pipeline
+    if not bubble:
+        return np.asarray(m * slowest)
+    return np.asarray(np.where(rows.chunks > 1, m * slowest + (p - 1) * largest, total + (m - 1) * slowest))
+
+
+def before_mapping(
+    rows: Rows, costs: Sequence[LeastCost], repeats: Sequence[int], gradient_bytes: float, bubble: bool
+) -> np.ndarray:
+    """Seconds per iteration of rows of one recomputation mode from the least costs of their blocks."""
+    total = _totals(rows, costs, repeats, gradient_bytes, [c.backward_s for c in costs])
+    slowest = np.maximum(total / rows.pipeline, max(c.seconds for c in costs))
+    return pipelined_s(total, slowest, rows, total / rows.pipeline / rows.chunks, bubble)
+
+
+def after_mapping(
+    rows: Rows, costs: Sequence[BlockCosts | LeastCost], repeats: Sequence[int], gradient_bytes: float, bubble: bool
+) -> np.ndarray:
+    """Seconds per iteration of rows of one recomputation mode from mapped blocks (least costs for some)."""
+    seconds = [c.seconds for c in costs]
+    main = max(range(len(repeats)), key=lambda i: repeats[i])
+    total = _totals(rows, costs, repeats, gradient_bytes, [c.backward_s + c.weights_s for c in costs])
+    slowest = np.maximum(slowest_stage_s(rows.pipeline, seconds, repeats), total / rows.pipeline)
+    ends = max([s * n for i, (s, n) in enumerate(zip(seconds, repeats, strict=True)) if i != main], default=0.0)
+    each = repeats[main] // np.maximum(rows.pipeline * rows.chunks, 1) * seconds[main]
+    even = repeats[main] / rows.pipeline * seconds[main] + ends
+    slowest = np.where(rows.chunks > 1, np.maximum(slowest, even), slowest)
+    return pipelined_s(total, slowest, rows, each + ends, bubble)
+
+
+def _totals(
+    rows: Rows,
+    costs: Sequence[BlockCosts | LeastCost],
+    repeats: Sequence[int],
+    gradient_bytes: float,
+    backward_s: Sequence[float],
+) -> np.ndarray:
+    """Seconds of a micro-batch over all stages. A pass takes no less than the data-parallel communication that every
+    micro-batch has behind it (ZeRO 2: gradients reduced; 3: weights gathered twice as well)."""
+
+    def over(values: Sequence[float]) -> float:
+        return sum(v * n for v, n in zip(values, repeats, strict=True))
+
+    gather = over([c.parameter_bytes for c in costs]) * rows.gather_s_per_byte
+    reduce = over([c.parameters * gradient_bytes for c in costs]) * rows.reduce_s_per_byte
+    forward = np.maximum(over([c.forward_s for c in costs]), np.where(rows.zero >= 3, gather, 0.0))
+    behind = np.where(rows.zero >= 2, reduce, 0.0) + np.where(rows.zero >= 3, gather, 0.0)
+    return np.asarray(forward + np.maximum(over(backward_s), behind))
+
+
+def slowest_stage_s(stages: np.ndarray, seconds: Sequence[float], repeats: Sequence[int]) -> np.ndarray:
+    """The slowest stage can be no faster: an even share; the largest block; enough whole layers of the main block on
+    stages that also hold the other blocks, which take their seconds from at most as many stages as there are such."""
+    total = sum(s * n for s, n in zip(seconds, repeats, strict=True))
+    main = max(range(len(repeats)), key=lambda i: repeats[i])
+    layer, layers = seconds[main], repeats[main]
+    least = np.maximum(total / stages, max(s for s, n in zip(seconds, repeats, strict=True) if n))
+    if layer <= 0:
+        return least
+    others = [s for i, (s, n) in enumerate(zip(seconds, repeats, strict=True)) if i != main for _ in range(n)]
+    if len(others) > 4:
+        return np.maximum(least, np.ceil(layers / stages - SLACK) * layer)
+    unique = np.unique(stages)
+    found = _whole_layers_s(unique, layer, layers, others)
+    return np.maximum(least, found[np.searchsorted(unique, stages)])
+
+
+def _whole_layers_s(stages: np.ndarray, layer: float, layers: int, others: Sequence[float]) -> np.ndarray:
+    """Least T, by number of stages, such that some way to put the other blocks on stages leaves room for all layers: on
+    every stage as many whole layers as fit T beside them."""
+    low = (layer * layers + sum(others)) / stages * (1 - SLACK)
+    high = layer * np.ceil(layers / stages) + sum(others)
+    groupings = [[sum(g) for g in together] for together in _groupings(list(others))]
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        most = np.full(len(stages), -1.0)
+        for held in groupings:
+            inside = np.full(len(stages), 0.0)
+            possible = len(held) <= stages
+            for h in held:
+                inside += np.floor((middle - h) / layer * (1 + SLACK))
+                possible &= middle >= h
+            inside += (stages - len(held)) * np.floor(middle / layer * (1 + SLACK))
+            most = np.where(possible, np.maximum(most, inside), most)
+        enough = most >= layers
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    return np.asarray(low * (1 - SLACK))
+
+
+def _groupings(others: list[float]) -> list[list[list[float]]]:
+    """Every way to split a few blocks into groups."""
+    if not others:
+        return [[]]
+    first, rest = others[0], others[1:]
+    found = []
+    for smaller in _groupings(rest):
+        found.append([[first], *smaller])
+        for i, group in enumerate(smaller):
+            found.append([*smaller[:i], [first, *group], *smaller[i + 1 :]])
+    return found
+
+
+def optimizer_s(
+    rows: Rows,
+    costs: Sequence[BlockCosts | LeastCost],
+    repeats: Sequence[int],
+    assumptions: Assumptions,
+    timer: KernelTimer,
+) -> np.ndarray:
+    """Least seconds of the optimizer step: the stage with most parameters has an even share at least."""
+    parameters = sum(c.parameters * n for c, n in zip(costs, repeats, strict=True)) / rows.pipeline
+    per = OPTIMIZER_STATE_TRAFFIC + DTYPE_BYTES[assumptions.memory.gradient] * GRADIENT_PASSES
+    moved = parameters * per / np.where(rows.zero >= 1, rows.data, 1)
+    return np.asarray(moved / timer.memory_bytes_per_s)
+
+
+def may_fit(
+    rows: Rows,
+    costs: Sequence[BlockCosts | LeastCost],
+    repeats: Sequence[int],
+    assumptions: Assumptions,
+    capacity: float,
+    schedule: str,
+    training: bool,
+) -> np.ndarray:
+    """Whether memory leaves some division into stages possible: every stage holds as many layers as its micro-batches
+    in flight allow, and together they must hold all. Rows of one recomputation mode."""
+    main = max(range(len(repeats)), key=lambda i: repeats[i])
+    cost, layers = costs[main], repeats[main]
+    memory = assumptions.memory
+    weights = cost.parameter_bytes / np.where(rows.zero >= 3, rows.data, 1)
+    state = weights
+    if training:
+        gradients = cost.parameters * DTYPE_BYTES[memory.gradient] / np.where(rows.zero >= 2, rows.data, 1)
+        state = weights + gradients
+        state = state + cost.parameters * memory.optimizer_bytes_per_parameter / np.where(rows.zero >= 1, rows.data, 1)
+    held = np.zeros(len(rows))
+    room = capacity * (1 + SLACK)
+    plain = rows.chunks == 1
+    for p in np.unique(rows.pipeline[plain]):
+        own = np.nonzero(plain & (rows.pipeline == p))[0]
+        flights = in_flight_table(schedule, int(p), rows.micro_batches[own])
+        per_layer = np.maximum(state[own][None, :] + flights * cost.saved_bytes, 1e-30)
+        held[own] = np.minimum(np.floor(room / per_layer), layers).sum(axis=0)
+    # interleaved stages hold equally many layers, the first with most in flight
+    first = (rows.pipeline * rows.chunks + rows.pipeline - 1) / rows.chunks
+    flights = np.minimum(rows.micro_batches, first)
+    most = np.floor(room / np.maximum(state + flights * cost.saved_bytes, 1e-30)) * rows.pipeline
+    held = np.where(plain, held, most)
+    return np.asarray(held >= layers)

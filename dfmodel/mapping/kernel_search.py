@@ -1,0 +1,211 @@
+"""The search of kernel-by-kernel chips: the plan space best first, with an objective, and baselines beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dfmodel.errors import InfeasibleError, InputError
+from dfmodel.mapping.best_first import BestFirst
+from dfmodel.mapping.block_costs import BlockCosts, repriced
+from dfmodel.mapping.bounds import LeastCost, least_cost
+from dfmodel.mapping.plan import Plan, PlanRequest, plan_request
+from dfmodel.mapping.sharding import NoShardingError
+from dfmodel.mapping.space import PlanClass, PlanSpace
+from dfmodel.systems.cost import system_cost, system_power
+from dfmodel.systems.network import Group, Part
+from dfmodel.systems.system import System
+
+if TYPE_CHECKING:
+    from dfmodel.mapping.search import Evaluated, Search
+
+
+def chip_weight(system: System, objective: str) -> float:
+    """What a chip in use weighs: 1 for time; its share of the system's price or power otherwise.
+
+    Raises InputError where the system states no price or power.
+    """
+    if objective == "time":
+        return 0.0
+    total = system_cost(system).total_usd if objective == "cost" else system_power(system).total_w
+    if total is None:
+        what = "price" if objective == "cost" else "power"
+        raise InputError(
+            f"plan.objective {objective}: the {what} of chip '{system.chip.name}' is not stated; give it with "
+            f"--set 'system.chip.{what}=...'"
+        )
+    return total / system.chips
+
+
+def innermost(chips: int, system: System) -> Group:
+    """A group of so many chips as far inside as they go: on each dimension the largest factor it can take."""
+    parts = []
+    for dimension in system.dimensions:
+        factor = math.gcd(chips, dimension.size) if chips > dimension.size or dimension.size % chips else chips
+        parts.append(Part(dimension, factor))
+        chips //= factor
+    return Group(tuple(parts))
+
+
+def weight_of(system: System, objective: str) -> Callable[[np.ndarray], np.ndarray]:
+    """Weights of plans by the chips they use."""
+    each = chip_weight(system, objective)
+    return lambda chips: np.ones(len(chips)) if each == 0.0 else each * chips
+
+
+def limited_request(system: System, request: PlanRequest) -> PlanRequest:
+    """Limits on power and cost as a limit on chips, each at its share of the system's total."""
+    most = request.at_most_chips or system.chips
+    for limit, objective in ((request.at_most_cost, "cost"), (request.at_most_power, "energy")):
+        if limit is not None:
+            most = min(most, math.floor(limit / chip_weight(system, objective) * (1 + 1e-12)))
+    if most < 1:
+        raise InfeasibleError("plan.at_most_cost, plan.at_most_power: not enough for a single chip")
+    return replace(request, at_most_chips=most) if most < system.chips else request
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A plan a user would have tried, or why there is none. `share` is its value over the optimum's."""
+
+    name: str
+    plan: dict[str, Any] | None
+    seconds: float | None
+    samples_per_s: float | None
+    share: float | None
+    why_not: str = ""
+
+
+class _Levels:
+    """Adapts a Search to what BestFirst asks of it."""
+
+    def __init__(self, search: Search, space: PlanSpace, record: Callable[[Evaluated], float]):
+        self.search, self.space, self.record = search, space, record
+
+    def costs_of(self, c: PlanClass, recompute: str) -> list[BlockCosts | LeastCost] | None:
+        """The most repeated block mapped, the others at the least they can take. Where communication adds to a kernel's
+        time, a block is mapped once per tensor degree and its collectives priced for each placement of it."""
+        dimensions = self.search.system.dimensions
+        tensor = Group(tuple(Part(d, f) for d, f in zip(dimensions, c.tensor, strict=True)))
+        repeats = [n for _, n in self.search.workload.blocks]
+        main = max(range(len(repeats)), key=lambda i: repeats[i])
+        shared = self.search.additive and not self.search.settings.certify_all
+        where = innermost(c.degree, self.search.system) if shared else tensor
+        try:
+            mapped = self.search.mapped_in(self.search.context_of(where, c.sequence), c.micro_batch, main)
+        except (NoShardingError, InfeasibleError) as error:
+            if isinstance(error, InfeasibleError):
+                self.search.refused.append(error)
+            return None
+        costs = mapped.costs(recompute, self.search.workload.training)
+        if where != tensor:
+            costs = repriced(costs, mapped.evaluation, recompute, lambda op, size: self.search.price(op, size, tensor))
+        blocks, timer = self.search.blocks_at(c.micro_batch), self.search.timer
+        return [costs if i == main else least_cost(b, c.degree, timer, recompute) for i, b in enumerate(blocks)]
+
+    def try_plan(self, plan: Plan) -> float | None:
+        found = self.search.evaluate(plan)
+        return None if found is None else self.record(found)
+
+
+def search_plans(
+    search: Search, request: PlanRequest, record: Callable[[Evaluated], float], threshold: Callable[[], float]
+) -> BestFirst:
+    """One best-first search of what `request` leaves open; `record` notes a feasible plan and gives its value."""
+    space = PlanSpace(search.workload, search.system, request, search.network)
+    found = BestFirst(
+        space=space,
+        assumptions=search.assumptions,
+        timer=search.timer,
+        evaluator=_Levels(search, space, record),
+        weight=weight_of(search.system, request.objective or "time"),
+        threshold=threshold,
+        late=search.late,
+        capacity=search.capacity_bytes,
+        blocks_at=search.blocks_at,
+        prune=search.settings.prune,
+    )
+    found.run()
+    return found
+
+
+def try_most_saving(search: Search, found: BestFirst) -> None:
+    """Evaluate, per tensor degree, the plan that should need least memory, so that what is short can be said."""
+    space = found.space
+    seen: set[int] = set()
+    for c in space.classes():
+        rows = space.rows(c)
+        if c.degree in seen or not len(rows):
+            continue
+        seen.add(c.degree)
+        order = np.lexsort(
+            (rows.micro_batches, -rows.zero, -rows.recompute, rows.chunks, -rows.pipeline * (rows.data + 1))
+        )
+        for plan in space.plans_of(c, rows, int(order[0])):
+            try:
+                search.evaluate(plan)
+            except (NoShardingError, InfeasibleError):
+                continue
+            break
+
+
+def baselines(search: Search, best_value: float) -> list[Baseline]:
+    """Pure data parallelism, Megatron's rule of thumb, and what the user asks to compare with, each at its best."""
+    request = search.request
+    open_request = PlanRequest(
+        objective=request.objective, batch_at_most=request.batch_at_most, at_most_chips=request.at_most_chips,
+        micro_batch=request.micro_batch,
+    )  # fmt: skip
+    found = [_named(search, "pure data parallel", [replace(open_request, tensor=1, pipeline=1)], best_value)]
+    node = search.system.dimensions[0].size
+    rule = [
+        replace(
+            open_request, tensor=node, pipeline=p, schedule="1f1b", zero=1, placement={"tensor": {_first(search): node}}
+        )
+        for p in _rising(search, node)
+    ]
+    found.append(_named(search, "Megatron's rule: tensor in a node, fewest stages that fit", rule, best_value))
+    if request.compare:
+        asked = plan_request(
+            {**request.compare, "objective": request.objective, "batch_at_most": request.batch_at_most}
+        )
+        found.append(_named(search, "the plan to compare with", [asked], best_value))
+    return found
+
+
+def _first(search: Search) -> str:
+    return search.system.dimensions[0].name
+
+
+def _rising(search: Search, tensor: int) -> list[int]:
+    """Numbers of stages that divide the layers and the chips left, fewest first."""
+    left = max(1, search.system.chips // tensor)
+    return [p for p in range(1, min(left, search.workload.layers) + 1) if search.workload.layers % p == 0]
+
+
+def _named(search: Search, name: str, requests: list[PlanRequest], best_value: float) -> Baseline:
+    """The best plan of the first request that has one."""
+    for request in requests:
+        kept: list[tuple[float, Evaluated]] = []
+
+        def record(found: Evaluated, kept: list[tuple[float, Evaluated]] = kept) -> float:
+            value = search.value(found)
+            if not kept or value < kept[0][0]:
+                kept[:] = [(value, found)]
+            return value
+
+        def threshold(kept: list[tuple[float, Evaluated]] = kept) -> float:
+            return kept[0][0] if kept else math.inf
+
+        before = len(search.shortfalls)
+        search_plans(search, request, record, threshold)
+        del search.shortfalls[before:]
+        if kept:
+            value, plan = kept[0]
+            seconds = plan.iteration.seconds
+            return Baseline(name, plan.plan.describe(), seconds, plan.plan.batch / seconds, value / best_value)
+    return Baseline(name, None, None, None, None, "does not fit memory or does not divide the batch")

@@ -1,0 +1,241 @@
+"""The search of kernel-by-kernel chips: pruned equals exhaustive, bounds are admissible, plans distinct and legal."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import dfmodel
+from dfmodel.errors import InfeasibleError, InputError
+from dfmodel.mapping.best_first import BestFirst
+from dfmodel.mapping.block_costs import BlockCosts, repriced
+from dfmodel.mapping.kernel_search import innermost
+from dfmodel.mapping.map_block import SolverSettings
+from dfmodel.mapping.plan import Plan, PlanRequest, plan_request
+from dfmodel.mapping.search import Search
+from dfmodel.mapping.space import PlanClass, PlanSpace, Rows
+from dfmodel.presets import load_assumptions
+from dfmodel.systems.catalog import load_system
+from dfmodel.systems.network import Group, Part
+from dfmodel.systems.system import System
+from dfmodel.workloads.registry import build_workload
+
+TINY = {"layers": 4, "hidden": 512, "heads": 8, "ffn": 2048, "vocabulary": 1024, "sequence": 256, "max_sequence": 256}
+
+
+def _settings(seed: int) -> dict[str, object]:
+    """A small random problem: two dimensions, slow or fast links, memory that is plenty or short, an objective."""
+    rng = random.Random(seed)
+    inner, outer = rng.choice([(1, 2), (2, 2), (4, 1), (3, 1), (2, 3), (4, 2)])
+    found: dict[str, object] = {f"workload.{k}": v for k, v in TINY.items()}
+    found |= {
+        "workload.layers": rng.choice([2, 4, 5]),
+        "workload.batch": rng.choice([4, 6, 8]),
+        "system.nodes": outer,
+        "system.topology.nvlink.size": inner,
+        "system.topology.nvlink.link.bandwidth": f"{rng.choice([1, 25, 100])} GB/s",
+        "system.topology.infiniband.link.bandwidth": f"{rng.choice([1, 10, 50])} GB/s",
+        "system.chip.memory.capacity": f"{rng.choice([40, 120, 300, 4000])} MiB",
+        "system.chip.price": "1000 USD",
+        "plan.objective": rng.choice(["time", "time", "cost", "energy"]),
+        "plan.micro_batch": rng.choice([1, 2]),
+    }
+    if rng.random() < 0.3:
+        found["plan.batch_at_most"] = True
+    if rng.random() < 0.2:
+        found["plan.use_all_chips"] = True
+    return found
+
+
+def _value(r: dfmodel.Result, objective: object) -> float:
+    """What was minimised, from the result's own figures."""
+    seconds = r.objective / r.plan["batch"]
+    return seconds if objective == "time" else seconds * r.plan["chips_used"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 200, 10))
+def test_pruned_equals_exhaustive(first: int) -> None:
+    """200 random problems: the same optimum with and without pruning, the counts add up, far fewer plans evaluated."""
+    for seed in range(first, first + 10):
+        settings = _settings(seed)
+        try:
+            whole = dfmodel.optimize(settings=settings, prune=False)
+        except InfeasibleError:
+            with pytest.raises(InfeasibleError):
+                dfmodel.optimize(settings=settings)
+            continue
+        pruned = dfmodel.optimize(settings=settings)
+        objective = settings["plan.objective"]
+        assert _value(pruned, objective) == pytest.approx(_value(whole, objective), rel=1e-9), seed
+        for c in (whole.certificate, pruned.certificate):
+            assert c.plans_counted == c.plans_evaluated + c.plans_infeasible + c.plans_settled_by_bound
+        assert pruned.certificate.plans_counted == whole.certificate.plans_counted
+        assert pruned.certificate.plans_evaluated <= whole.certificate.plans_evaluated
+
+
+def _search(system: System, workload: dict[str, object], request: PlanRequest) -> Search:
+    built = build_workload("llm", {**workload, "attention": "fused"})
+    return Search(built, system, load_assumptions("default"), request, SolverSettings(), lambda text: None)
+
+
+def _spaces() -> Iterator[tuple[Search, PlanSpace]]:
+    for system, overrides, workload in (
+        ("dgx", {"nodes": 2, "topology.nvlink.size": 4}, {**TINY, "batch": 8}),
+        ("dgx", {"nodes": 3, "topology.nvlink.size": 2}, {**TINY, "batch": 12, "layers": 6}),
+        ("tpu_v4", {"x": 2, "y": 2, "z": 2}, {**TINY, "batch": 8}),
+    ):
+        for request in ({}, {"micro_batch": 1, "batch_at_most": True}, {"use_all_chips": True, "micro_batch": 2}):
+            search = _search(load_system(system, overrides), workload, plan_request(request))
+            yield search, PlanSpace(search.workload, search.system, search.request, search.network)
+
+
+def _plans(space: PlanSpace) -> Iterator[tuple[PlanClass, Rows, int, Plan]]:
+    for c in space.classes():
+        rows = space.rows(c)
+        for row in range(len(rows)):
+            for plan in space.plans_of(c, rows, row):
+                yield c, rows, row, plan
+
+
+def test_counted_plans_are_distinct_and_legal() -> None:
+    """As many plans as counted, no two alike, each within the topology and the batch, each exportable."""
+    for search, space in _spaces():
+        seen = set()
+        counted = sum(space.rows(c).plans for c in space.classes())
+        for _, _, _, plan in _plans(space):
+            key = (plan.factors, plan.sequence, plan.micro_batch, plan.recompute, plan.schedule, plan.chunks, plan.zero)
+            assert key not in seen
+            seen.add(key)
+            for dimension, used in zip(search.system.dimensions, np.prod(plan.factors, axis=0), strict=True):
+                assert used <= dimension.size
+            assert plan.degree("pipeline") <= search.workload.layers
+            assert plan.batch <= search.workload.batch
+            assert search.request.batch_at_most or plan.batch == search.workload.batch
+            assert not search.request.use_all_chips or plan.chips == search.system.chips
+            assert plan.describe()["chips_used"] + plan.describe()["chips_idle"] == search.system.chips
+        assert len(seen) == counted >= 50
+
+
+def _key(c: PlanClass, rows: Rows, row: int) -> tuple[object, ...]:
+    names = ("data", "pipeline", "micro_batches", "recompute", "zero", "chunks")
+    return (c, *(int(getattr(rows, n)[row]) for n in names))
+
+
+@pytest.mark.slow
+def test_every_bound_is_admissible() -> None:
+    """No plan of a space is faster than its bounds before and after mapping, and memory cuts none that fits."""
+    from dfmodel.mapping import kernel_search
+
+    checked = 0
+    for search, space in _spaces():
+        bounds: list[tuple[PlanClass, Rows, np.ndarray]] = []
+
+        class Spy(BestFirst):
+            def _push(self, bound: float, node: object) -> None:
+                bounds.append((node.plan_class, node.rows, node.bounds))  # type: ignore[attr-defined] # noqa: B023
+                super()._push(bound, node)  # type: ignore[arg-type]
+
+        kernel_search.BestFirst, kept = Spy, kernel_search.BestFirst  # type: ignore[misc]
+        try:
+            kernel_search.search_plans(search, search.request, search.value, lambda: np.inf)
+        finally:
+            kernel_search.BestFirst = kept  # type: ignore[misc]
+        known: dict[tuple[object, ...], float] = {}
+        for c, rows, values in bounds:
+            for row in range(len(rows)):
+                key = _key(c, rows, row)
+                known[key] = max(known.get(key, 0.0), float(values[row]))
+        for c, rows, row, plan in _plans(space):
+            found = search.evaluate(plan)
+            if found is None:
+                continue
+            assert _key(c, rows, row) in known, plan.describe()
+            assert known[_key(c, rows, row)] <= search.value(found) * (1 + 1e-9), plan.describe()
+            checked += 1
+    assert checked > 2000
+
+
+def test_repriced_blocks_equal_mapped_ones() -> None:
+    """A thousand random contexts of a large space: a mapping priced over another group equals the scalar evaluation of
+    the same mapping there, to 1e-12."""
+    search = _search(load_system("dgx", {"nodes": 16}), {**TINY, "heads": 32, "hidden": 1024}, PlanRequest())
+    space = PlanSpace(search.workload, search.system, search.request, search.network)
+    classes = [c for c in space.classes() if c.degree > 1]
+    rng = random.Random(3)
+    compared = 0
+    while compared < 1000:
+        c = rng.choice(classes)
+        tensor = Group(tuple(Part(d, f) for d, f in zip(search.system.dimensions, c.tensor, strict=True)))
+        where = innermost(c.degree, search.system)
+        for block in range(3):
+            here = search.mapped_in(search.context_of(where, c.sequence), c.micro_batch, block)
+            there = search.mapped_in(search.context_of(tensor, c.sequence), c.micro_batch, block)
+            for mode in space.recomputes:
+                moved = repriced(
+                    here.costs(mode, True), here.evaluation, mode, lambda op, size, g=tensor: search.price(op, size, g)
+                )
+                expected: BlockCosts = there.costs(mode, True)
+                for name in ("forward_s", "backward_s", "weights_s", "repeated_s", "saved_bytes", "parameters"):
+                    assert getattr(moved, name) == pytest.approx(getattr(expected, name), rel=1e-12, abs=1e-18)
+                compared += 1
+
+
+def test_the_k_best_plans() -> None:
+    """The K best distinct plans equal those of full enumeration; within a margin none is outside it."""
+    settings = {**_settings(4), "plan.objective": "time", "system.chip.memory.capacity": "4000 MiB"}
+    whole = dfmodel.optimize(settings={**settings, "plan.best": 12}, prune=False)
+    best = dfmodel.optimize(settings={**settings, "plan.best": 12, "plan.within": 0.5})
+    expected = [a["iteration_s"] for a in whole.alternatives if a["iteration_s"] <= 1.5 * whole.objective][:12]
+    found = [a["iteration_s"] for a in best.alternatives][: len(expected)]
+    assert found == pytest.approx(expected, rel=1e-9)
+    assert len({str(dict(a)) for a in best.alternatives}) == len(best.alternatives)
+
+
+def test_baselines_are_never_better() -> None:
+    """Pure data parallelism, Megatron's rule and a plan to compare with stand beside the optimum, none below it."""
+    small = {"workload.layers": 8, "workload.hidden": 2048, "workload.heads": 16, "workload.ffn": 8192,
+             "workload.batch": 64, "system.nodes": 2}  # fmt: skip
+    r = dfmodel.optimize(settings={**small, "plan.compare": {"tensor": 2, "pipeline": 2, "data": 4}})
+    assert [b["name"].split()[0] for b in r.baselines] == ["pure", "Megatron's", "the"]
+    shares = [b["share"] for b in r.baselines]
+    assert all(s is not None and s >= 1 - 1e-9 for s in shares)
+    fixed = dfmodel.optimize(settings={**small, "plan.tensor": 2, "plan.pipeline": 2, "plan.data": 4})
+    assert r.baselines[2]["seconds"] == pytest.approx(fixed.objective, rel=1e-9)
+
+
+def test_idle_chips() -> None:
+    """A batch that only an odd number of chips divides leaves chips idle, unless all must be used; limits on chips,
+    power and cost are kept."""
+    base = {**{f"workload.{k}": v for k, v in TINY.items()}, "workload.batch": 5, "workload.layers": 5,
+            "system.nodes": 1, "system.topology.nvlink.size": 6, "plan.tensor": 1}  # fmt: skip
+    r = dfmodel.optimize(settings=base)
+    assert (r.plan["chips_used"], r.plan["chips_idle"]) == (5, 1)
+    with pytest.raises((InfeasibleError, InputError)):
+        dfmodel.optimize(settings={**base, "plan.use_all_chips": True, "plan.pipeline": 1})
+    assert dfmodel.optimize(settings={**base, "plan.at_most_chips": 3}).plan["chips_used"] <= 3
+    priced = {**base, "system.chip.price": "1000 USD"}
+    assert dfmodel.optimize(settings={**priced, "plan.at_most_cost": "2100 USD"}).plan["chips_used"] <= 2
+    watts = dfmodel.optimize(settings={**base, "plan.at_most_power": "1.5 kW"})
+    assert watts.plan["chips_used"] <= 2
+
+
+@pytest.mark.parametrize(
+    "settings,text",
+    [
+        ({"plan.objective": "speed"}, "must be one of time, cost, energy"),
+        ({"plan.objective": "cost"}, "price of chip 'h100_sxm' is not stated"),
+        ({"plan.at_most_power": "3 parsecs"}, "plan.at_most_power"),
+        ({"plan.best": 0}, "plan.best"),
+        ({"plan.within": "much"}, "plan.within"),
+        ({"plan.compare": {"tensr": 2}}, "tensr"),
+        ({"plan.placement": {"tensor": {"nvlnk": 2}}}, "did you mean 'nvlink'"),
+        ({"plan.tensor": 512}, "needs 512 chips, the system has 256"),
+    ],
+)
+def test_what_cannot_be_asked(settings: dict[str, object], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        dfmodel.optimize(settings=settings)
