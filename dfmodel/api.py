@@ -346,8 +346,8 @@ def _space_in_words(state: Search) -> str:
     return (
         "every placement of tensor x data x pipeline on factors of every topology dimension, chips left idle or not, "
         "with and without sequence sharding, micro-batches of 1 to 8, 1F1B and interleaved with 2 to 8 chunks, "
-        f"recomputation none, selective or full, ZeRO 0 to 3 (0 and 1 with a pipeline) ({state.counted:,} plans{fixed}); each is "
-        "not, evaluated, does not fit memory, or is cut by an admissible bound"
+        "recomputation none, selective or full, ZeRO 0 to 3 (0 and 1 with a pipeline) "
+        f"({state.counted:,} plans{fixed}); each is evaluated, does not fit memory, or is cut by an admissible bound"
     )
 
 

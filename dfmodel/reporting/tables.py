@@ -114,7 +114,7 @@ def _money(name: str, figures: Mapping[str, Any], dimension: str) -> list[tuple[
 
 def _breakdown(result: Result) -> str:
     total = result.metrics["iteration_s"] or 1.0
-    hidden = result.hidden_s
+    hidden = {name: seconds for name, seconds in result.hidden_s.items() if seconds > 1e-9 * total}
     return _pairs(
         (
             name,
