@@ -90,7 +90,7 @@ def _spaces() -> Iterator[tuple[Search, PlanSpace]]:
     ):
         for request in ({}, {"micro_batch": 1, "batch_at_most": True}, {"use_all_chips": True, "micro_batch": 2}):
             search = _search(load_system(system, overrides), workload, plan_request(request))
-            yield search, PlanSpace(search.workload, search.system, search.request, search.network)
+            yield search, PlanSpace(search.workload, search.system, search.request)
 
 
 def _plans(space: PlanSpace) -> Iterator[tuple[PlanClass, Rows, int, Plan]]:
@@ -163,7 +163,7 @@ def test_repriced_blocks_equal_mapped_ones() -> None:
     """A thousand random contexts of a large space: a mapping priced over another group equals the scalar evaluation of
     the same mapping there, to 1e-12."""
     search = _search(load_system("dgx", {"nodes": 16}), {**TINY, "heads": 32, "hidden": 1024}, PlanRequest())
-    space = PlanSpace(search.workload, search.system, search.request, search.network)
+    space = PlanSpace(search.workload, search.system, search.request)
     classes = [c for c in space.classes() if c.degree > 1]
     rng = random.Random(3)
     compared = 0

@@ -109,6 +109,7 @@ class BestFirst:
             self.counts.counted += rows.plans
             rows, bounds, cut = self._before_cached(c, rows)
             self.counts.cut_by_memory += cut
+            rows, bounds = self._promising(rows, bounds)
             if len(rows):
                 self._push(float(bounds.min()), _Closed(c, rows, bounds))
         while self._heap:
@@ -140,6 +141,14 @@ class BestFirst:
     @property
     def _gradient_bytes(self) -> float:
         return DTYPE_BYTES[self.assumptions.memory.gradient]
+
+    def _promising(self, rows: Rows, bounds: np.ndarray) -> tuple[Rows, np.ndarray]:
+        """Rows whose bound is below what must be beaten; the others are counted."""
+        if not self.prune:
+            return rows, bounds
+        below = bounds < self.threshold() * (1 - CLOSER)
+        self.counts.cut_by_bound += int(rows.places[~below].sum())
+        return _taken(rows, np.nonzero(below)[0]), bounds[below]
 
     def _before_cached(self, c: PlanClass, rows: Rows) -> tuple[Rows, np.ndarray, int]:
         """`_before` and how many plans memory cut in it; sequence sharding changes neither."""
@@ -198,7 +207,7 @@ class BestFirst:
             own, floor = _taken(own, fits), node.bounds[index][fits]
             least = optimizer_s(own, costs, repeats, self.assumptions, self.timer) if training else np.zeros(len(own))
             seconds = after_mapping(own, costs, repeats, self._gradient_bytes, self._bubble) + least
-            bounds = np.maximum(self._value(c, own, seconds), floor)
+            own, bounds = self._promising(own, np.maximum(self._value(c, own, seconds), floor))
             ranked = np.argsort(bounds, kind="stable")
             if len(ranked):
                 self._push(float(bounds[ranked[0]]), _Opened(c, own, bounds, ranked, 0))

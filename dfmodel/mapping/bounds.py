@@ -118,7 +118,7 @@ def _totals(
         return sum(v * n for v, n in zip(values, repeats, strict=True))
 
     gather = over([c.parameter_bytes for c in costs]) * rows.gather_s_per_byte
-    reduce = over([c.parameters * gradient_bytes for c in costs]) * rows.reduce_s_per_byte
+    reduce = over([c.parameters * gradient_bytes for c in costs]) * rows.gather_s_per_byte
     forward = np.maximum(over([c.forward_s for c in costs]), np.where(rows.zero >= 3, gather, 0.0))
     behind = np.where(rows.zero >= 2, reduce, 0.0) + np.where(rows.zero >= 3, gather, 0.0)
     return np.asarray(forward + np.maximum(over(backward_s), behind))

@@ -116,7 +116,7 @@ def search_plans(
     search: Search, request: PlanRequest, record: Callable[[Evaluated], float], threshold: Callable[[], float]
 ) -> BestFirst:
     """One best-first search of what `request` leaves open; `record` notes a feasible plan and gives its value."""
-    space = PlanSpace(search.workload, search.system, request, search.network)
+    space = PlanSpace(search.workload, search.system, request)
     found = BestFirst(
         space=space,
         assumptions=search.assumptions,
@@ -131,6 +131,27 @@ def search_plans(
     )
     found.run()
     return found
+
+
+def seed(search: Search, request: PlanRequest, record: Callable[[Evaluated], float]) -> None:
+    """Record a plan to start from: tensor parallel in a node with the fewest stages that fit, where the request leaves
+    that open. What must be beaten cuts plans before anything else is known of them."""
+    node = search.system.dimensions[0].size
+    if any(getattr(request, name) is not None for name in ("tensor", "pipeline", "placement", "micro_batch")):
+        return
+    found: list[float] = []
+
+    def noted(plan: Evaluated) -> float:
+        found.append(record(plan))
+        return found[-1]
+
+    for stages in _rising(search, node):
+        rule = replace(request, tensor=node, pipeline=stages, micro_batch=1)
+        before = len(search.shortfalls)
+        search_plans(search, rule, noted, lambda: min(found, default=math.inf))
+        del search.shortfalls[before:]
+        if found:
+            return
 
 
 def try_most_saving(search: Search, found: BestFirst) -> None:

@@ -24,6 +24,7 @@ from dfmodel.mapping.kernel_search import (
     innermost,
     limited_request,
     search_plans,
+    seed,
     try_most_saving,
     weight_of,
 )
@@ -40,7 +41,6 @@ from dfmodel.mapping.pipeline import Iteration, amortised
 from dfmodel.mapping.plan import Plan, PlanRequest, candidate_plans, check_space
 from dfmodel.mapping.sharding import NoShardingError, Sharding
 from dfmodel.mapping.staging import Stager
-from dfmodel.systems.collectives import CollectiveModel
 from dfmodel.systems.network import Group
 from dfmodel.systems.system import System
 from dfmodel.units import format_quantity
@@ -122,10 +122,6 @@ class Search:
         self._weight = weight_of(self.system, self.request.objective or "time")
 
     @property
-    def network(self) -> CollectiveModel:
-        return self._stager.network
-
-    @property
     def kernelwise(self) -> bool:
         """Whether plans are searched best first as arrays: chips that run kernel by kernel, under the scheduled
         iteration. Others are enumerated, all chips in use."""
@@ -163,7 +159,10 @@ class Search:
     def _best_of_space(self) -> Evaluated:
         """The best plan of the whole space, best first; the K best distinct ones are kept where asked."""
         check_space(self.workload, self.system, self.request)
-        found = search_plans(self, limited_request(self.system, self.request), self._record, self._threshold)
+        request = limited_request(self.system, self.request)
+        if self.settings.prune:
+            seed(self, request, self._record)
+        found = search_plans(self, request, self._record, self._threshold)
         self.counts = found.counts
         self.counted = found.counts.counted
         self.evaluated = found.counts.evaluated - found.counts.infeasible
@@ -185,7 +184,8 @@ class Search:
         value = self.value(found)
         if not self.best_plans or value < self.value(self.best_plans[0]):
             self.progress(f"best {format_quantity(found.iteration.seconds, 'time')} per iteration")
-        self.best_plans.append(found)
+        if all(found.plan != known.plan for known in self.best_plans):
+            self.best_plans.append(found)
         self.best_plans.sort(key=self.value)
         del self.best_plans[max(self.request.best or 1, KEPT_ALTERNATIVES) :]
         return value

@@ -24,17 +24,13 @@ from dfmodel.mapping.plan import (
     sequence_choices,
     zero_choices,
 )
-from dfmodel.systems.collectives import CollectiveModel
-from dfmodel.systems.network import Dimension, Group, Part
+from dfmodel.systems.network import Dimension
 from dfmodel.systems.system import System
 from dfmodel.workloads.graph import Workload
 
 #: Dimensions up to this size may be used in part by any number of chips; larger ones (and topologies of more than two
 #: dimensions) by numbers that divide them.
 LARGEST_FREE = 1024
-
-#: Bytes of a message so large that latency and ramps no longer count.
-LARGE = 1e16
 
 #: Chunks per stage that interleaving is tried with.
 MOST_CHUNKS = 8
@@ -56,15 +52,14 @@ class PlanClass:
 @dataclass(frozen=True)
 class Rows:
     """Plans of a class, one row per data and pipeline degree and further choice. `places` is how many placements of the
-    two degrees a row stands for, `gather_s_per_byte` and `reduce_s_per_byte` what gathering and reducing over the data
-    group take at least on any of them; `recompute` indexes into the space's list."""
+    two degrees a row stands for, `gather_s_per_byte` what gathering or reducing over the data group takes at least on
+    any of them; `recompute` indexes into the space's list."""
 
     data: np.ndarray
     pipeline: np.ndarray
     micro_batches: np.ndarray
     places: np.ndarray
     gather_s_per_byte: np.ndarray
-    reduce_s_per_byte: np.ndarray
     recompute: np.ndarray
     zero: np.ndarray
     chunks: np.ndarray
@@ -80,9 +75,8 @@ class Rows:
 class PlanSpace:
     """Every plan a request leaves open, by class."""
 
-    def __init__(self, workload: Workload, system: System, request: PlanRequest, price: CollectiveModel):
-        self.workload, self.system, self.request, self.price = workload, system, request, price
-        self._rates: dict[Group, tuple[float, float]] = {}
+    def __init__(self, workload: Workload, system: System, request: PlanRequest):
+        self.workload, self.system, self.request = workload, system, request
         self._rows: dict[tuple[tuple[int, ...], int], Rows] = {}
         self.layers = workload.layers
         self.recomputes = recompute_choices(workload, request)
@@ -152,25 +146,27 @@ class PlanSpace:
         )
         # only ZeRO 2 and 3 communicate with every micro-batch
         may = self._may_zero(2, pairs[:, 0], pairs[:, 1]) | self._may_zero(3, pairs[:, 0], pairs[:, 1])
-        rates = np.full((len(pairs), 2), np.inf)
+        rates = np.full(len(pairs), np.inf)
         some = may[which.reshape(-1)]
-        np.minimum.at(rates, which.reshape(-1)[some], self._data_rates(c.tensor, data[keep][some]))
+        np.minimum.at(rates, which.reshape(-1)[some], self._data_rates(data[keep][some]))
         rates[~may] = 0.0
         return self._expanded(c, pairs[:, 0], pairs[:, 1], places, rates)
 
-    def _data_rates(self, tensor: tuple[int, ...], data: np.ndarray) -> np.ndarray:
-        """Seconds per byte of gathering and of reducing large messages over every data-parallel group: [n, 2]."""
-        distinct, which = np.unique(data, axis=0, return_inverse=True)
-        rates = np.array([self._rate(tensor, tuple(map(int, row))) for row in distinct]).reshape(-1, 2)
-        return np.asarray(rates[which.reshape(-1)])
+    def _data_rates(self, data: np.ndarray) -> np.ndarray:
+        """Least seconds per byte of gathering over every data-parallel group, which reducing takes too: [n].
 
-    def _rate(self, tensor: tuple[int, ...], data: tuple[int, ...]) -> tuple[float, float]:
-        parts = zip(self.system.dimensions, tensor, data, strict=True)
-        group = Group(tuple(Part(d, size, stride) for d, stride, size in parts if size > 1))
-        if group not in self._rates:
-            gather, reduce = (self.price(op, LARGE, group) / LARGE for op in ("all_gather", "reduce_scatter"))
-            self._rates[group] = (gather, reduce)
-        return self._rates[group]
+        The chips of a block of inner dimensions must get what the others hold, over the links of the outer ones.
+        """
+        chips = data.prod(axis=1)
+        found = np.zeros(len(data))
+        block = np.ones(len(data))
+        for axis in range(data.shape[1]):
+            outer = [d.injection_bytes_per_s for d in self.system.dimensions[axis:]]
+            capacity = block * (np.where(data[:, axis:] > 1, np.array(outer), 0.0)).sum(axis=1)
+            away = (chips - block) / chips
+            found = np.maximum(found, np.divide(away, capacity, out=np.zeros(len(data)), where=capacity > 0))
+            block = block * data[:, axis]
+        return found
 
     def _expanded(self, c: PlanClass, dp: np.ndarray, pp: np.ndarray, places: np.ndarray, rates: np.ndarray) -> Rows:
         """Every pair of degrees under every recomputation, ZeRO stage and number of chunks it may have."""
@@ -184,10 +180,10 @@ class PlanSpace:
                     n = int(fits.sum())
                     if n:
                         same = (np.full(n, recompute), np.full(n, zero), np.full(n, chunks))
-                        parts.append((dp[fits], pp[fits], counts[fits], places[fits], *rates[fits].T, *same))
+                        parts.append((dp[fits], pp[fits], counts[fits], places[fits], rates[fits], *same))
         if not parts:
             empty = np.zeros(0, dtype=np.int64)
-            return Rows(*[empty] * 9)
+            return Rows(*[empty] * 8)
         return Rows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def _may_zero(self, zero: int, dp: np.ndarray, pp: np.ndarray) -> np.ndarray:
