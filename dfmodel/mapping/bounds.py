@@ -210,11 +210,13 @@ def may_fit(
         gradients = cost.parameters * DTYPE_BYTES[memory.gradient] / np.where(rows.zero >= 2, rows.data, 1)
         state = weights + gradients
         state = state + cost.parameters * memory.optimizer_bytes_per_parameter / np.where(rows.zero >= 1, rows.data, 1)
-    held = np.zeros(len(rows))
     room = capacity * (1 + SLACK)
     plain = rows.chunks == 1
-    for p in np.unique(rows.pipeline[plain]):
-        own = np.nonzero(plain & (rows.pipeline == p))[0]
+    # with one micro-batch in flight on every stage: what even this does not leave possible needs no closer look
+    held = rows.pipeline * np.minimum(np.floor(room / np.maximum(state + cost.saved_bytes, 1e-30)), layers)
+    open_ = plain & (held >= layers)
+    for p in np.unique(rows.pipeline[open_]):
+        own = np.nonzero(open_ & (rows.pipeline == p))[0]
         flights = in_flight_table(schedule, int(p), rows.micro_batches[own])
         per_layer = np.maximum(state[own][None, :] + flights * cost.saved_bytes, 1e-30)
         held[own] = np.minimum(np.floor(room / per_layer), layers).sum(axis=0)

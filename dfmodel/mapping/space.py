@@ -141,9 +141,9 @@ class PlanSpace:
                 keep &= values == wanted
         if self.request.at_most_chips is not None:
             keep &= dp * pp * c.degree <= self.request.at_most_chips
-        pairs, which, places = np.unique(
-            np.stack([dp[keep], pp[keep]], axis=1), axis=0, return_inverse=True, return_counts=True
-        )
+        width = int(pp.max(initial=1)) + 1
+        codes, which, places = np.unique(dp[keep] * width + pp[keep], return_inverse=True, return_counts=True)
+        pairs = np.stack([codes // width, codes % width], axis=1)
         # only ZeRO 2 and 3 communicate with every micro-batch
         may = self._may_zero(2, pairs[:, 0], pairs[:, 1]) | self._may_zero(3, pairs[:, 0], pairs[:, 1])
         rates = np.full(len(pairs), np.inf)
