@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -137,7 +138,8 @@ def _fuses_attention(system: System, assumptions: Assumptions) -> bool:
 def build_result(state: Search, best: Evaluated, proofs: list[dict[str, Any]], wall_s: float, gap: float) -> Result:
     """The result object of a finished search."""
     objective = best.iteration.seconds
-    bound = None if state.out_of_time else min(state.bound, objective)
+    known = not state.out_of_time or (state.kernelwise and not state.interrupted and state.bound < math.inf)
+    bound = min(state.bound, objective) if known else None
     found_gap = relative_gap_of(objective, bound)
     proven = found_gap is not None and found_gap <= max(gap, 1e-9)
     workload, system = state.workload, state.system

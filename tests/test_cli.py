@@ -303,7 +303,7 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
 def test_an_interrupt_leaves_no_half_written_folder(tmp_path: Path) -> None:
     """Ctrl-C ends with 130: the best plan so far, whole, or nothing."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "dfmodel", "optimize", "-q", "--certify-all", "--out", str(tmp_path / "run")],
+        [sys.executable, "-m", "dfmodel", "optimize", "-q", "--no-prune", "--out", str(tmp_path / "run")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -313,6 +313,18 @@ def test_an_interrupt_leaves_no_half_written_folder(tmp_path: Path) -> None:
     assert process.returncode == 130
     left = list(tmp_path.iterdir())
     assert left == [] or (left[0] / "result.json").exists()
+
+
+def test_a_time_limit_gives_the_best_so_far_and_an_honest_gap(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit 5; the bound is below the answer, never above the true optimum."""
+    code, out, _ = _run(capsys, "optimize", "-q", "--no-save", "--no-prune", "--json", "--time-limit", "4")
+    found = json.loads(out)
+    assert code == 5
+    assert found["status"] == "limit"
+    assert any("time limit" in text for text in found["certificate"]["not_covered"])
+    code, out, _ = _run(capsys, "optimize", "-q", "--no-save", "--json")
+    optimum = json.loads(out)["objective"]
+    assert 0 < found["bound"] <= optimum * (1 + 1e-9) <= found["objective"] * (1 + 1e-9)
 
 
 def test_show_collective(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
