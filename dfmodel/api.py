@@ -167,7 +167,15 @@ def build_result(state: Search, best: Evaluated, proofs: list[dict[str, Any]], w
         power=_power(system),
         versions={"dfmodel": __version__, **versions()},
         wall_s=wall_s,
-        alternatives=tuple({**e.plan.describe(), "iteration_s": e.iteration.seconds} for e in state.best_plans),
+        alternatives=tuple(
+            {
+                **e.plan.describe(),
+                "iteration_s": e.iteration.seconds,
+                # only where the K best are asked for, or all are evaluated, is the next known to be the next best
+                "rank": i + 1 if i == 0 or state.request.best or not state.kernelwise else None,
+            }
+            for i, e in enumerate(state.best_plans)
+        ),
         baselines=tuple(asdict(b) for b in state.baselines),
     )
 

@@ -9,10 +9,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dfmodel import __version__
 from dfmodel.errors import DfmodelError, InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from dfmodel.config import RunConfig
+    from dfmodel.reporting.plot_worker import PlotWorker
 
 #: Kinds `list` and `show` know, as a user types them -> catalog folder.
 KINDS = {
@@ -150,6 +154,18 @@ def _optimize(arguments: argparse.Namespace) -> int:
         arguments.study,
         arguments.catalog,
     )
+    if arguments.no_save:
+        return _run_and_report(arguments, config, None)
+    from dfmodel.reporting.plot_worker import PlotWorker
+
+    worker = PlotWorker()
+    try:
+        return _run_and_report(arguments, config, worker)
+    finally:
+        worker.close()
+
+
+def _run_and_report(arguments: argparse.Namespace, config: RunConfig, worker: PlotWorker | None) -> int:
     import tempfile
 
     from dfmodel.api import run
@@ -171,7 +187,7 @@ def _optimize(arguments: argparse.Namespace) -> int:
     if not arguments.no_save:
         from dfmodel.reporting.run_folder import write_run
 
-        folder = write_run(result, config.to_dict(), arguments.out, arguments.force, log_text)
+        folder = write_run(result, config.to_dict(), arguments.out, arguments.force, log_text, worker)
     if arguments.json:
         print(json.dumps(result.to_dict(), allow_nan=False))
     else:

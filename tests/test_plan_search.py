@@ -239,3 +239,27 @@ def test_idle_chips() -> None:
 def test_what_cannot_be_asked(settings: dict[str, object], text: str) -> None:
     with pytest.raises(InputError, match=text):
         dfmodel.optimize(settings=settings)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 30, 5))
+def test_more_of_a_resource_never_hurts(first: int) -> None:
+    """On random small problems: doubling link or memory bandwidth, memory or peak never gives a worse optimum."""
+    for seed in range(first, first + 5):
+        settings = {**_settings(seed), "plan.objective": "time"}
+        memory = str(settings["system.chip.memory.capacity"]).split()[0]
+        try:
+            before = dfmodel.optimize(settings=settings)
+        except InfeasibleError:
+            continue
+        for better in (
+            {"system.chip.memory.bandwidth": "6.7 TB/s"},
+            {"system.chip.memory.capacity": f"{2 * int(memory)} MiB"},
+            {"system.chip.peak.matrix.bf16": "1978 TFLOP/s"},
+            {"system.topology.nvlink.link.bandwidth": "200 GB/s"},
+            {"system.topology.infiniband.link.bandwidth": "100 GB/s"},
+            {"system.topology.nvlink.link.latency": "0 us"},
+        ):
+            after = dfmodel.optimize(settings={**settings, **better})
+            old, new = (r.objective / r.plan["batch"] for r in (before, after))
+            assert new <= old * (1 + 1e-9), (seed, better)

@@ -15,6 +15,7 @@ import yaml
 
 from dfmodel.errors import InputError
 from dfmodel.mapping.result import Result
+from dfmodel.reporting.plot_worker import PlotWorker
 from dfmodel.reporting.plots import write_plots
 from dfmodel.reporting.tables import breakdown_frame, kernels_frame, partitions_frame
 
@@ -25,6 +26,7 @@ def write_run(
     out: Path | None = None,
     force: bool = False,
     log_text: str = "",
+    worker: PlotWorker | None = None,
 ) -> Path:
     """Write config.yaml, result.json, mapping.csv, partitions.csv, breakdown.csv, solver.log and plots/.
 
@@ -43,7 +45,7 @@ def write_run(
             f"{target.parent}: cannot write here ({error.strerror}); choose another place with --out"
         ) from error
     try:
-        _fill(scratch, result, config, log_text)
+        _fill(scratch, result, config, log_text, worker)
         scratch.chmod(0o755)
         if target.exists():
             shutil.rmtree(target) if target.is_dir() else target.unlink()
@@ -55,14 +57,19 @@ def write_run(
     return target
 
 
-def _fill(folder: Path, result: Result, config: Mapping[str, Any], log_text: str) -> None:
+def _fill(folder: Path, result: Result, config: Mapping[str, Any], log_text: str, worker: PlotWorker | None) -> None:
+    if worker is not None:
+        worker.start(result, folder / "plots")
     (folder / "config.yaml").write_text(yaml.safe_dump(_plain(config), sort_keys=False))
     (folder / "result.json").write_text(json.dumps(result.to_dict(), indent=1, allow_nan=False) + "\n")
     kernels_frame(result).to_csv(folder / "mapping.csv", index=False)
     partitions_frame(result).to_csv(folder / "partitions.csv", index=False)
     breakdown_frame(result).to_csv(folder / "breakdown.csv", index=False)
     (folder / "solver.log").write_text(log_text)
-    write_plots(result, folder / "plots")
+    if worker is not None:
+        worker.finish(result, folder / "plots")
+    else:
+        write_plots(result, folder / "plots")
 
 
 def _plain(value: Any) -> Any:

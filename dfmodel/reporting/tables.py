@@ -247,7 +247,8 @@ def _beside(result: Result) -> str:
                      "of optimum": "-" if b["share"] is None else f"{b['share']:.3f}x", "": b["why_not"]})  # fmt: skip
     for i, a in enumerate(result.alternatives):
         share = a["iteration_s"] / a["batch"] / (result.objective / result.plan["batch"])
-        rows.append({"plan": "optimum" if i == 0 else f"number {i + 1}", **_plan_columns(a),
+        name = "optimum" if i == 0 else f"number {i + 1}" if a["rank"] else "also evaluated"
+        rows.append({"plan": name, **_plan_columns(a),
                      "s/iteration": _seconds(a["iteration_s"]), "of optimum": f"{share:.3f}x", "": ""})  # fmt: skip
     return _frame({name: [r[name] for r in rows] for name in rows[0]}) if rows else "none"
 
