@@ -181,11 +181,13 @@ def _once_per_step(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Exposed and hidden seconds of what comes once per step, of the stage where most is exposed.
 
-    A stage has, besides its own last backward (or first forward) pass, the time the stages before it still take.
+    A stage has, besides its own last backward (or first forward) pass, the time the stages before it still take: one
+    chunk of each where chunks are interleaved, nothing where the schedule leaves no bubble to wait in.
     """
     exposed: dict[str, float] = {}
     hidden: dict[str, float] = {}
     waited = {"forward": 0.0, "backward": 0.0}
+    still = 0.0 if plan.schedule.startswith("zb") else 1.0 / plan.chunks
     data = plan.groups["data"]
     sent = {
         id(stage): [
@@ -202,8 +204,8 @@ def _once_per_step(
             name = _name(message)
             if name not in exposed or visible > exposed[name]:
                 exposed[name], hidden[name] = visible, taken - visible
-        waited["forward"] += stage.forward_s
-        waited["backward"] += stage.backward_s + stage.weights_s
+        waited["forward"] += still * stage.forward_s
+        waited["backward"] += still * (stage.backward_s + stage.weights_s)
     return exposed, hidden
 
 
