@@ -150,7 +150,12 @@ def build_result(state: Search, best: Evaluated, proofs: list[dict[str, Any]], w
         gap=found_gap,
         workload=_describe_workload(workload),
         system=_describe_system(system, workload.dtype),
-        plan={**best.plan.describe(), "layers_per_stage": [list(c) for c in best.iteration.stage_counts]},
+        plan={
+            **best.plan.describe(),
+            "layers_per_stage": [list(c) for c in best.iteration.stage_counts],
+            "slowest_stage": best.iteration.slowest_stage,
+            "fullest_stage": best.fullest_stage,
+        },
         metrics=_metrics(state, best),
         breakdown_s=best.iteration.breakdown_s,
         memory_bytes=best.memory_bytes,

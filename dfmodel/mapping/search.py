@@ -73,6 +73,8 @@ class Evaluated:
     iteration: Iteration
     memory_bytes: dict[str, float]
     memory_tiers: Mapping[str, Mapping[str, float]]
+    #: The stage that holds most.
+    fullest_stage: int = 0
 
     @property
     def blocks(self) -> tuple[BlockEvaluation, ...]:
@@ -110,6 +112,7 @@ class Search:
     _plans: list[Plan] = field(default_factory=list)
     _evaluators: dict[Key, BlockEvaluator] = field(default_factory=dict)
     _unpartitioned: dict[Key, MappedBlock] = field(default_factory=dict)
+    unplaced: dict[int, tuple[str, ...]] = field(default_factory=dict)
     refused: list[InfeasibleError] = field(default_factory=list)
     baselines: list[Baseline] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
@@ -286,9 +289,12 @@ class Search:
         staged = self._stager.stage(plan, context, costs, [m.evaluation for m in mapped])
         if staged.missing:
             self.shortfalls.append((staged.missing, plan, staged.fullest.categories))
+            self.unplaced[id(plan)] = tuple(staged.fullest.placement.missing)
             return None
         fullest = staged.fullest
-        return Evaluated(plan, context, mapped, staged.iteration, fullest.categories, fullest.placement.tiers)
+        return Evaluated(
+            plan, context, mapped, staged.iteration, fullest.categories, fullest.placement.tiers, staged.stage
+        )
 
     def _amortised(self, plan: Plan, context: Context, mapped: tuple[MappedBlock, ...]) -> Evaluated | None:
         """The original's iteration and its rule of what memory holds."""
@@ -504,6 +510,11 @@ class Search:
             return self.settings
         return replace(self.settings, time_limit_s=max(0.0, self.deadline - time.perf_counter()))
 
+    def _not_held(self, plan: Plan) -> str:
+        """The categories of a plan that found no room, in words."""
+        names = self.unplaced.get(id(plan), ())
+        return f" for {' and '.join(names)}" if names else ""
+
     def late(self) -> bool:
         return self.deadline is not None and time.perf_counter() > self.deadline
 
@@ -516,7 +527,7 @@ class Search:
                 f"{self.workload.title} fits no plan on {self.system.chips} chips: the best one (tensor "
                 f"{plan.degree('tensor')}, pipeline {plan.degree('pipeline')}, data {plan.degree('data')}, "
                 f"recomputation {plan.recompute}) is short of memory '{tier}' by "
-                f"{format_quantity(shortfall, 'bytes')} per chip (needs {shown}; has "
+                f"{format_quantity(shortfall, 'bytes')} per chip{self._not_held(plan)} (needs {shown}; has "
                 f"{format_quantity(self.capacity_bytes, 'bytes')}). Use more chips, a larger memory, or a smaller model"
             )
         if refused:

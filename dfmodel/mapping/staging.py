@@ -31,10 +31,11 @@ from dfmodel.workloads.graph import Workload
 
 @dataclass(frozen=True)
 class Staged:
-    """An iteration and the footprint of its fullest stage. `missing` bytes of it fit no tier: then the plan is none."""
+    """An iteration and the footprint of its fullest stage, number `stage`; where bytes of it fit no tier, no plan."""
 
     iteration: Iteration
     fullest: StageFootprint
+    stage: int
 
     @property
     def missing(self) -> float:
@@ -76,7 +77,8 @@ class Stager:
         steps = scheduled(
             self.workload, plan, context, costs, counts, send_s, self.price, [f.placement.seconds for f in held]
         )
-        return Staged(steps, max(held, key=lambda f: (f.missing, f.total)))
+        fullest = max(range(len(held)), key=lambda i: (held[i].missing, held[i].total))
+        return Staged(steps, held[fullest], fullest)
 
     def prove(
         self, plan: Plan, context: Context, costs: Sequence[BlockCosts], staged: Sequence[Sequence[int]],

@@ -93,6 +93,7 @@ def _summary(result: Result) -> list[tuple[str, str]]:
             + (f" of {p['chunks']} chunks" if p["chunks"] > 1 else "")
             + f", recomputation {p['recompute']}",
         ),
+        *([("stages", _stages(p))] if p["pipeline"] > 1 else []),
         ("chips", f"{p['chips_used']:,} used, {p['chips_idle']:,} idle"),
         ("throughput", f"{m[f'{unit}s_per_s']:,.0f} {unit}s/s, {m['samples_per_s']:,.4g} samples/s"),
         (
@@ -102,6 +103,16 @@ def _summary(result: Result) -> list[tuple[str, str]]:
     ]
     rows += _money("cost", result.cost, "money") + _money("power", result.power, "power")
     return rows
+
+
+def _stages(plan: Mapping[str, Any]) -> str:
+    """How many layers the stages hold, and which is slowest and which fullest (counted from 1)."""
+    layers = [max(row) for row in plan["layers_per_stage"]]
+    spread = f"{min(layers)}" if min(layers) == max(layers) else f"{min(layers)} to {max(layers)}"
+    return (
+        f"{spread} layers each; slowest is stage {plan['slowest_stage'] + 1}, "
+        f"fullest stage {plan['fullest_stage'] + 1} of {plan['pipeline']}"
+    )
 
 
 def _money(name: str, figures: Mapping[str, Any], dimension: str) -> list[tuple[str, str]]:
