@@ -417,8 +417,15 @@ class Search:
 
     def _prove(self, best: Evaluated) -> tuple[Evaluated, list[dict[str, Any]]]:
         """The winner with its shardings solved in its own context, and the programs behind it."""
-        proofs = {key: self._prove_sharding(key) for key in self._keys(best.plan, best.context)}
-        best = self._again(best.plan) or best
+        keys = self._keys(best.plan, best.context)
+        before = {key: self._mapped[key] for key in keys}
+        proofs = {key: self._prove_sharding(key) for key in keys}
+        again = self._again(best.plan)
+        if again is None or again.iteration.seconds > best.iteration.seconds:
+            # faster blocks can make a slower iteration: they may hold more between the passes, or hide less
+            self._mapped.update(before)
+        else:
+            best = again
         listed = []
         for key in self._keys(best.plan, best.context):
             mapped = self._mapped_block(key)
