@@ -138,7 +138,7 @@ def _fuses_attention(system: System, assumptions: Assumptions) -> bool:
 def build_result(state: Search, best: Evaluated, proofs: list[dict[str, Any]], wall_s: float, gap: float) -> Result:
     """The result object of a finished search."""
     objective = best.iteration.seconds
-    known = not state.out_of_time or (state.kernelwise and not state.interrupted and state.bound < math.inf)
+    known = not state.out_of_time or (state.as_arrays and not state.interrupted and state.bound < math.inf)
     bound = min(state.bound, objective) if known else None
     found_gap = relative_gap_of(objective, bound)
     proven = found_gap is not None and found_gap <= max(gap, 1e-9)
@@ -177,7 +177,7 @@ def build_result(state: Search, best: Evaluated, proofs: list[dict[str, Any]], w
                 **e.plan.describe(),
                 "iteration_s": e.iteration.seconds,
                 # only where the K best are asked for, or all are evaluated, is the next known to be the next best
-                "rank": i + 1 if i == 0 or state.request.best or not state.kernelwise else None,
+                "rank": i + 1 if i == 0 or state.request.best or not state.as_arrays else None,
             }
             for i, e in enumerate(state.best_plans)
         ),
@@ -309,7 +309,7 @@ def _certificate(state: Search, best: Evaluated, proofs: list[dict[str, Any]]) -
             "tensor degrees that do not divide the attention heads",
             "nesting orders of degrees inside one dimension other than tensor, data, pipeline",
         ]
-        if state.kernelwise
+        if state.as_arrays
         else [
             "plans that leave chips idle, context and expert parallelism",
             "schedules other than the one asked for (1f1b)",
@@ -352,7 +352,7 @@ def _certificate(state: Search, best: Evaluated, proofs: list[dict[str, Any]]) -
 
 def _space_in_words(state: Search) -> str:
     fixed = f"; the user fixes {_fixed(state)}" if _fixed(state) else ""
-    if not state.kernelwise:
+    if not state.as_arrays:
         return (
             "every split of every topology dimension into tensor x data x pipeline over all chips, with and without "
             "sequence sharding, micro-batches of 1 to 8 that divide the batch, recomputation none, selective or full, "

@@ -77,6 +77,36 @@ def test_pruned_equals_exhaustive(first: int) -> None:
         assert pruned.certificate.plans_evaluated <= whole.certificate.plans_evaluated
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_pruned_equals_exhaustive_on_dataflow_chips(seed: int) -> None:
+    """The same where every class has a partitioning of its own: forward passes, and a training run, on few sockets."""
+    rng = random.Random(900 + seed)
+    settings = {f"workload.{k}": v for k, v in TINY.items()} | {
+        "workload.mode": "training" if seed == 0 else "forward",
+        "workload.batch": rng.choice([4, 6]),
+        "workload.layers": rng.choice([2, 4]),
+        "system.x": rng.choice([1, 2, 3]),
+        "system.y": rng.choice([1, 2]),
+        "system.chip.sram": f"{rng.choice([2, 8, 64])} MiB",
+        "system.memory": {"base": "ddr_dse", "bandwidth": f"{rng.choice([5, 50, 300])} GB/s"},
+        "assumptions.partitions.overlap": rng.choice(["full", "none"]),
+        "plan.micro_batch": 1,
+    }
+    try:
+        whole = dfmodel.optimize("llm", "dse_2d_torus", settings=settings, prune=False)
+    except InfeasibleError:
+        with pytest.raises(InfeasibleError):
+            dfmodel.optimize("llm", "dse_2d_torus", settings=settings)
+        return
+    pruned = dfmodel.optimize("llm", "dse_2d_torus", settings=settings)
+    # what is proven of the winner afterwards may improve it further; the search itself must agree
+    assert pruned.objective == pytest.approx(whole.objective, rel=1e-9)
+    for c in (whole.certificate, pruned.certificate):
+        assert c.plans_counted == c.plans_evaluated + c.plans_infeasible + c.plans_settled_by_bound
+    assert pruned.status == whole.status == "optimal"
+
+
 def _search(system: System, workload: dict[str, object], request: PlanRequest) -> Search:
     built = build_workload("llm", {**workload, "attention": "fused"})
     return Search(built, system, load_assumptions("default"), request, SolverSettings(), lambda text: None)

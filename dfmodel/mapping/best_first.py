@@ -36,6 +36,10 @@ class Evaluator(Protocol):
     def try_plan(self, plan: Plan) -> float | None:
         """The value of a plan (seconds per sample times its weight), recorded; None where it does not fit."""
 
+    def bound_of(self, plan: Plan) -> float | None:
+        """A lower bound of a plan's value, worth having before evaluating it; 0 where evaluating costs as little,
+        None where the plan does not fit."""
+
 
 @dataclass(frozen=True)
 class _Closed:
@@ -59,6 +63,15 @@ class _Opened:
     @property
     def plans(self) -> int:
         return int(self.rows.places[self.ranked[self.at :]].sum())
+
+
+@dataclass(frozen=True)
+class _Single:
+    """One plan, whose bound is its own."""
+
+    plan: Plan
+
+    plans = 1
 
 
 @dataclass
@@ -94,7 +107,7 @@ class BestFirst:
     counts: Counts = field(default_factory=Counts)
     #: The least bound of what was not settled; infinite where everything was.
     open_bound: float = np.inf
-    _heap: list[tuple[float, int, _Closed | _Opened]] = field(default_factory=list)
+    _heap: list[tuple[float, int, _Closed | _Opened | _Single]] = field(default_factory=list)
     _least: dict[tuple[int, int, str], list[LeastCost]] = field(default_factory=dict)
     _known: dict[tuple[tuple[int, ...], int], tuple[Rows, np.ndarray, int]] = field(default_factory=dict)
     _order: Iterator[int] = field(default_factory=itertools.count)
@@ -122,15 +135,17 @@ class BestFirst:
             heapq.heappop(self._heap)
             if isinstance(node, _Closed):
                 self._open(node)
+            elif isinstance(node, _Opened):
+                self._next_row(node)
             else:
-                self._evaluate_next(node)
+                self._evaluate(node.plan)
         for _, _, node in self._heap:
             if isinstance(node, _Closed):
                 self.counts.cut_before_mapping += node.rows.plans
             else:
                 self.counts.cut_by_bound += node.plans
 
-    def _push(self, bound: float, node: _Closed | _Opened) -> None:
+    def _push(self, bound: float, node: _Closed | _Opened | _Single) -> None:
         heapq.heappush(self._heap, (bound, next(self._order), node))
 
     @property
@@ -212,14 +227,26 @@ class BestFirst:
             if len(ranked):
                 self._push(float(bounds[ranked[0]]), _Opened(c, own, bounds, ranked, 0))
 
-    def _evaluate_next(self, node: _Opened) -> None:
-        """Evaluate the plans of an entry's best row; its next row goes back to the heap."""
+    def _next_row(self, node: _Opened) -> None:
+        """Evaluate the plans of an entry's best row, or bound them better first; its next row goes back to the heap."""
         for plan in self.space.plans_of(node.plan_class, node.rows, int(node.ranked[node.at])):
-            self.counts.evaluated += 1
-            if self.evaluator.try_plan(plan) is None:
+            bound = self.evaluator.bound_of(plan)
+            if bound is None:
+                self.counts.evaluated += 1
                 self.counts.infeasible += 1
+            elif bound == 0.0:
+                self._evaluate(plan)
+            elif self.prune and bound >= self.threshold() * (1 - CLOSER):
+                self.counts.cut_by_bound += 1
+            else:
+                self._push(bound, _Single(plan))
         if node.at + 1 < len(node.ranked):
             self._push(float(node.bounds[node.ranked[node.at + 1]]), replace(node, at=node.at + 1))
+
+    def _evaluate(self, plan: Plan) -> None:
+        self.counts.evaluated += 1
+        if self.evaluator.try_plan(plan) is None:
+            self.counts.infeasible += 1
 
 
 def _joined(parts: Sequence[Rows]) -> Rows:

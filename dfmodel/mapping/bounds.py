@@ -57,7 +57,7 @@ def least_cost(block: Block, tensor: int, timer: KernelTimer, mode: str) -> Leas
             by_phase[k.phase] += timer.compute_s(k.flops / tensor, "matrix")
             # a kernel fused with others starts with them, but only attention fuses several matrix kernels
             alone = not quadratic & {o.tensor for o in (*k.inputs, *k.outputs)}
-            by_phase[k.phase] += timer.launch_s if alone else 0.0
+            by_phase[k.phase] += timer.launch_s if alone and timer.chip.execution != "dataflow" else 0.0
     weights = sum(block.tensors[w].bytes for w in block.weights)
     kept = sum(block.tensors[t].bytes for t in kept_tensors(block, mode))
     return LeastCost(

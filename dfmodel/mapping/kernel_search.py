@@ -1,4 +1,4 @@
-"""The search of kernel-by-kernel chips: the plan space best first, with an objective, and baselines beside it."""
+"""The search of plans: the space best first, with an objective, and baselines beside it."""
 
 from __future__ import annotations
 
@@ -87,8 +87,9 @@ class _Levels:
         self.search, self.space, self.record = search, space, record
 
     def costs_of(self, c: PlanClass, recompute: str) -> list[BlockCosts | LeastCost] | None:
-        """The most repeated block mapped, the others at the least they can take. Where communication adds to a kernel's
-        time, a block is mapped once per tensor degree and its collectives priced for each placement of it."""
+        """The most repeated block mapped (on dataflow chips: sharded, its partitioning at the least it can take), the
+        others at the least they can take. Where communication adds to a kernel's time, a block is mapped once per
+        tensor degree and its collectives priced for each placement of it."""
         dimensions = self.search.system.dimensions
         tensor = Group(tuple(Part(d, f) for d, f in zip(dimensions, c.tensor, strict=True)))
         repeats = [n for _, n in self.search.workload.blocks]
@@ -96,7 +97,7 @@ class _Levels:
         shared = self.search.additive and not self.search.settings.certify_all
         where = innermost(c.degree, self.search.system) if shared else tensor
         try:
-            mapped = self.search.mapped_in(self.search.context_of(where, c.sequence), c.micro_batch, main)
+            mapped = self.search.bounded_in(self.search.context_of(where, c.sequence), c.micro_batch, main)
         except (NoShardingError, InfeasibleError) as error:
             if isinstance(error, InfeasibleError):
                 self.search.refused.append(error)
@@ -107,8 +108,23 @@ class _Levels:
         blocks, timer = self.search.blocks_at(c.micro_batch), self.search.timer
         return [costs if i == main else least_cost(b, c.degree, timer, recompute) for i, b in enumerate(blocks)]
 
+    def bound_of(self, plan: Plan) -> float | None:
+        """On dataflow chips the plan with its blocks sharded but not partitioned, everything else in full."""
+        if self.search.system.chip.execution != "dataflow":
+            return 0.0
+        try:
+            found = self.search.evaluate(plan, relaxed=True)
+        except (NoShardingError, InfeasibleError):
+            return None
+        return None if found is None else self.search.value(found)
+
     def try_plan(self, plan: Plan) -> float | None:
-        found = self.search.evaluate(plan)
+        try:
+            found = self.search.evaluate(plan)
+        except (NoShardingError, InfeasibleError) as error:
+            if isinstance(error, InfeasibleError):
+                self.search.refused.append(error)
+            return None
         return None if found is None else self.record(found)
 
 

@@ -125,10 +125,10 @@ class Search:
         self._weight = weight_of(self.system, self.request.objective or "time")
 
     @property
-    def kernelwise(self) -> bool:
-        """Whether plans are searched best first as arrays: chips that run kernel by kernel, under the scheduled
-        iteration. Others are enumerated, all chips in use."""
-        return self.system.chip.execution != "dataflow" and self.assumptions.iteration.model == "scheduled"
+    def as_arrays(self) -> bool:
+        """Whether plans are searched best first as arrays: under the scheduled iteration. Under the original's they are
+        enumerated, all chips in use."""
+        return self.assumptions.iteration.model == "scheduled"
 
     def value(self, found: Evaluated) -> float:
         """What is minimised: seconds per sample, times price or power of the chips used where the objective says so."""
@@ -142,11 +142,11 @@ class Search:
         interrupts, the best plan so far is the answer, unproven; without one the exception goes on.
         """
         self._check_pins()
-        if not self.kernelwise:
+        if not self.as_arrays:
             self._plans = list(candidate_plans(self.workload, self.system, self.request))
             self.counted = len(self._plans)
         try:
-            best, proofs = self._prove(self._best_of_space() if self.kernelwise else self._first_best())
+            best, proofs = self._prove(self._best_of_space() if self.as_arrays else self._first_best())
         except (LimitError, KeyboardInterrupt) as stopped:
             if not self.best_plans:
                 raise
@@ -155,7 +155,7 @@ class Search:
             best = self.best_plans[0]
             proofs = [mip for mapped in best.mapped for mip in mapped.mips]
         self.bound = min(self.bound, best.iteration.seconds * best.bound_share)
-        if self.kernelwise and not self.out_of_time:
+        if self.as_arrays and not self.out_of_time:
             self.baselines = baselines(self, self.value(best))
         return best, proofs
 
@@ -322,6 +322,12 @@ class Search:
         """One of the workload's blocks mapped in a context. Raises InfeasibleError or NoShardingError where it cannot
         be."""
         return self._map((block, context.tensor, context.sequence, micro_batch, None, None), context)
+
+    def bounded_in(self, context: Context, micro_batch: int, block: int) -> MappedBlock:
+        """The same where chips run kernel by kernel; on dataflow chips sharded only, with its seconds bounded."""
+        if not context.dataflow:
+            return self.mapped_in(context, micro_batch, block)
+        return self._relaxed((block, context.tensor, context.sequence, micro_batch, None, None), context)
 
     def price(self, operation: str, size: float, group: Group) -> float:
         """Seconds of a collective, remembered."""
