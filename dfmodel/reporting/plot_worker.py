@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import pickle
 import signal
 import subprocess
@@ -49,12 +50,14 @@ class PlotWorker:
 def serve() -> None:
     """Load what drawing needs, then draw what is sent. Interrupts are the command's business: it ends this process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    import matplotlib.figure
-    from matplotlib.backends import backend_agg
+    from matplotlib.figure import Figure
 
     from dfmodel.reporting.plots import write_plots
 
-    del matplotlib, backend_agg
+    # a first picture loads fonts and formatters
+    first = Figure()
+    first.add_subplot().loglog([1, 10], [1, 10], label="a")
+    first.savefig(io.BytesIO(), format="png")
     sent = sys.stdin.buffer.read()
     if sent:
         result, folder = pickle.loads(sent)
