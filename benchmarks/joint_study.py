@@ -16,7 +16,7 @@ from dfmodel.mapping.context import Context
 from dfmodel.mapping.evaluate import BlockEvaluator
 from dfmodel.mapping.joint import JointProblem, solve_joint
 from dfmodel.mapping.lattice import solve_lattice
-from dfmodel.mapping.search import strategies_of
+from dfmodel.mapping.mapper import strategies_of
 from dfmodel.mapping.sharding_mip import solve_sharding
 from dfmodel.presets import load_assumptions
 from dfmodel.systems.catalog import load_system

@@ -17,10 +17,10 @@ from dfmodel.mapping.build import build_partition_problem, build_sharding_proble
 from dfmodel.mapping.context import Context
 from dfmodel.mapping.evaluate import BlockEvaluator
 from dfmodel.mapping.lattice import check_certificate, solve_lattice
+from dfmodel.mapping.mapper import strategies_of
 from dfmodel.mapping.orders import solve_in_orders
 from dfmodel.mapping.partitioning import MS, solve_assignment
 from dfmodel.mapping.problem import PartitionProblem
-from dfmodel.mapping.search import strategies_of
 from dfmodel.mapping.sharding_mip import solve_sharding
 from dfmodel.mapping.streamed import solve_streamed
 from dfmodel.presets import load_assumptions

@@ -321,7 +321,7 @@ def _certificate(state: Search, best: Evaluated, proofs: list[dict[str, Any]]) -
             "sharding together with partitioning beyond the winner's norm and residual segments: matrix kernels keep "
             "the division that is optimal for the sharding level, and so do the segments of other plans"
         )
-    elif not state.additive:
+    elif not state.mapper.additive:
         not_covered.append(
             "sharding and partitioning together: the sharding is optimal for its own objective "
             f"({state.assumptions.sharding.objective}), the partitioning for that sharding"

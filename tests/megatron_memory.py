@@ -10,8 +10,8 @@ from dfmodel.mapping.build import build_sharding_problem, fused_assignment
 from dfmodel.mapping.context import Context
 from dfmodel.mapping.evaluate import BlockEvaluator
 from dfmodel.mapping.footprint import stage_footprint, tiers_of
+from dfmodel.mapping.mapper import strategies_of
 from dfmodel.mapping.plan import Plan
-from dfmodel.mapping.search import strategies_of
 from dfmodel.mapping.sharding_mip import solve_sharding
 from dfmodel.presets import load_assumptions
 from dfmodel.systems.catalog import load_system

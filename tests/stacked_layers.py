@@ -9,9 +9,9 @@ from dfmodel.mapping.build import build_partition_problem, build_sharding_proble
 from dfmodel.mapping.context import Context
 from dfmodel.mapping.evaluate import BlockEvaluator
 from dfmodel.mapping.lattice import solve_lattice
+from dfmodel.mapping.mapper import strategies_of
 from dfmodel.mapping.orders import repeated_order
 from dfmodel.mapping.problem import PartitionProblem
-from dfmodel.mapping.search import strategies_of
 from dfmodel.mapping.sharding_mip import solve_sharding
 from dfmodel.presets import load_assumptions
 from dfmodel.systems.catalog import load_system

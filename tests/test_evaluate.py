@@ -12,8 +12,8 @@ from dfmodel.mapping.build import build_partition_problem, build_sharding_proble
 from dfmodel.mapping.context import Context
 from dfmodel.mapping.evaluate import BlockEvaluator, check_against
 from dfmodel.mapping.footprint import layers_per_stage
+from dfmodel.mapping.mapper import strategies_of
 from dfmodel.mapping.recompute import saved_bytes
-from dfmodel.mapping.search import strategies_of
 from dfmodel.mapping.sharding_mip import solve_sharding
 from dfmodel.presets import load_assumptions
 from dfmodel.systems.catalog import load_system

@@ -13,7 +13,7 @@ from dfmodel.mapping.build import build_sharding_problem, fused_assignment
 from dfmodel.mapping.context import Context
 from dfmodel.mapping.evaluate import BlockEvaluator
 from dfmodel.mapping.fusion import FusedSet, agrees, best_sets, legal_sets, numbered
-from dfmodel.mapping.search import strategies_of
+from dfmodel.mapping.mapper import strategies_of
 from dfmodel.mapping.sharding import sharding_cost
 from dfmodel.mapping.sharding_mip import solve_sharding
 from dfmodel.presets import load_assumptions

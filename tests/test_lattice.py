@@ -15,10 +15,10 @@ from dfmodel.mapping.context import Context
 from dfmodel.mapping.evaluate import BlockEvaluator
 from dfmodel.mapping.ideals import LatticeTooLargeError, enumerate_ideals
 from dfmodel.mapping.lattice import check_certificate, solve_lattice
+from dfmodel.mapping.mapper import strategies_of
 from dfmodel.mapping.partitioning import MS, partitions_of, solve_assignment
 from dfmodel.mapping.path_mip import solve_path, surviving_arcs
 from dfmodel.mapping.problem import PartitionProblem
-from dfmodel.mapping.search import strategies_of
 from dfmodel.mapping.sharding_mip import solve_sharding
 from dfmodel.presets import load_assumptions
 from dfmodel.systems.catalog import load_system

@@ -12,14 +12,13 @@ import dfmodel
 from dfmodel.errors import InfeasibleError, InputError
 from dfmodel.mapping.best_first import BestFirst
 from dfmodel.mapping.block_costs import BlockCosts, repriced
-from dfmodel.mapping.kernel_search import innermost
 from dfmodel.mapping.map_block import SolverSettings
 from dfmodel.mapping.plan import Plan, PlanRequest, plan_request
 from dfmodel.mapping.search import Search
 from dfmodel.mapping.space import PlanClass, PlanSpace, Rows
 from dfmodel.presets import load_assumptions
 from dfmodel.systems.catalog import load_system
-from dfmodel.systems.network import Group, Part
+from dfmodel.systems.network import Group, Part, innermost
 from dfmodel.systems.system import System
 from dfmodel.workloads.registry import build_workload
 
@@ -200,10 +199,10 @@ def test_repriced_blocks_equal_mapped_ones() -> None:
     while compared < 1000:
         c = rng.choice(classes)
         tensor = Group(tuple(Part(d, f) for d, f in zip(search.system.dimensions, c.tensor, strict=True)))
-        where = innermost(c.degree, search.system)
+        where = innermost(c.degree, search.system.dimensions)
         for block in range(3):
-            here = search.mapped_in(search.context_of(where, c.sequence), c.micro_batch, block)
-            there = search.mapped_in(search.context_of(tensor, c.sequence), c.micro_batch, block)
+            here = search.mapper.mapped_in(search.mapper.context_of(where, c.sequence), c.micro_batch, block)
+            there = search.mapper.mapped_in(search.mapper.context_of(tensor, c.sequence), c.micro_batch, block)
             for mode in space.recomputes:
                 moved = repriced(
                     here.costs(mode, True), here.evaluation, mode, lambda op, size, g=tensor: search.price(op, size, g)

@@ -13,7 +13,7 @@ from dfmodel.errors import InputError
 from dfmodel.mapping.build import build_sharding_problem
 from dfmodel.mapping.context import Context
 from dfmodel.mapping.evaluate import BlockEvaluator
-from dfmodel.mapping.search import strategies_of
+from dfmodel.mapping.mapper import strategies_of
 from dfmodel.mapping.sharding import ShardingProblem, ShardingRules, sharding_cost, sharding_problem, strategies
 from dfmodel.mapping.sharding_mip import solve_sharding
 from dfmodel.presets import load_assumptions

@@ -17,7 +17,7 @@ from dfmodel.mapping.plan import Plan, PlanRequest, plan_request
 from dfmodel.mapping.sharding import NoShardingError
 from dfmodel.mapping.space import PlanClass, PlanSpace
 from dfmodel.systems.cost import system_cost, system_power
-from dfmodel.systems.network import Group, Part
+from dfmodel.systems.network import Group, Part, innermost
 from dfmodel.systems.system import System
 
 if TYPE_CHECKING:
@@ -39,16 +39,6 @@ def chip_weight(system: System, objective: str) -> float:
             f"--set 'system.chip.{what}=...'"
         )
     return total / system.chips
-
-
-def innermost(chips: int, system: System) -> Group:
-    """A group of so many chips as far inside as they go: on each dimension the largest factor it can take."""
-    parts = []
-    for dimension in system.dimensions:
-        factor = math.gcd(chips, dimension.size) if chips > dimension.size or dimension.size % chips else chips
-        parts.append(Part(dimension, factor))
-        chips //= factor
-    return Group(tuple(parts))
 
 
 def weight_of(system: System, objective: str) -> Callable[[np.ndarray], np.ndarray]:
@@ -94,10 +84,11 @@ class _Levels:
         tensor = Group(tuple(Part(d, f) for d, f in zip(dimensions, c.tensor, strict=True)))
         repeats = [n for _, n in self.search.workload.blocks]
         main = max(range(len(repeats)), key=lambda i: repeats[i])
-        shared = self.search.additive and not self.search.settings.certify_all
-        where = innermost(c.degree, self.search.system) if shared else tensor
+        mapper = self.search.mapper
+        shared = mapper.additive and not self.search.settings.certify_all
+        where = innermost(c.degree, self.search.system.dimensions) if shared else tensor
         try:
-            mapped = self.search.bounded_in(self.search.context_of(where, c.sequence), c.micro_batch, main)
+            mapped = mapper.bounded_in(mapper.context_of(where, c.sequence), c.micro_batch, main)
         except (NoShardingError, InfeasibleError) as error:
             if isinstance(error, InfeasibleError):
                 self.search.refused.append(error)
@@ -105,7 +96,7 @@ class _Levels:
         costs = mapped.costs(recompute, self.search.workload.training)
         if where != tensor:
             costs = repriced(costs, mapped.evaluation, recompute, lambda op, size: self.search.price(op, size, tensor))
-        blocks, timer = self.search.blocks_at(c.micro_batch), self.search.timer
+        blocks, timer = self.search.mapper.blocks_at(c.micro_batch), self.search.timer
         return [costs if i == main else least_cost(b, c.degree, timer, recompute) for i, b in enumerate(blocks)]
 
     def bound_of(self, plan: Plan) -> float | None:
@@ -142,7 +133,7 @@ def search_plans(
         threshold=threshold,
         late=search.late,
         capacity=search.capacity_bytes,
-        blocks_at=search.blocks_at,
+        blocks_at=search.mapper.blocks_at,
         prune=search.settings.prune,
     )
     found.run()

@@ -14,14 +14,11 @@ from dfmodel.assumptions import Assumptions
 from dfmodel.errors import InfeasibleError, InputError, LimitError, did_you_mean
 from dfmodel.mapping.best_first import Counts
 from dfmodel.mapping.context import Context
-from dfmodel.mapping.evaluate import BlockEvaluation, BlockEvaluator, check_against
+from dfmodel.mapping.evaluate import BlockEvaluation
 from dfmodel.mapping.footprint import live_bytes
-from dfmodel.mapping.ideals import LatticeTooLargeError
-from dfmodel.mapping.joint import JointProblem, JointResult, is_segmented, solve_joint
 from dfmodel.mapping.kernel_search import (
     Baseline,
     baselines,
-    innermost,
     limited_request,
     search_plans,
     seed,
@@ -32,32 +29,21 @@ from dfmodel.mapping.kernel_time import KernelTimer
 from dfmodel.mapping.map_block import (
     MappedBlock,
     SolverSettings,
-    describe_solve,
-    map_block,
     second_opinions,
-    solve_block_sharding,
 )
+from dfmodel.mapping.mapper import BlockMapper, Key
 from dfmodel.mapping.pipeline import Iteration, amortised
 from dfmodel.mapping.plan import Plan, PlanRequest, candidate_plans, check_space
-from dfmodel.mapping.sharding import NoShardingError, Sharding
+from dfmodel.mapping.sharding import NoShardingError
 from dfmodel.mapping.staging import Stager
 from dfmodel.systems.network import Group
 from dfmodel.systems.system import System
 from dfmodel.units import format_quantity
-from dfmodel.workloads.graph import Block, Strategy, Workload
-
-#: Seconds of one branch and bound over sharding and partitioning together.
-JOINT_S = 10.0
-
-#: A sharding must beat the one a plan was evaluated with by this share to replace it.
-IMPROVEMENT = 1e-9
+from dfmodel.workloads.graph import Workload
 
 KEPT_ALTERNATIVES = 5
 
 Progress = Callable[[str], None]
-
-#: Block number, tensor group, sequence sharding, micro-batch, and (amortised reductions) data group and micro-batches.
-Key = tuple[int, Group, bool, int, Group | None, int | None]
 
 #: Seconds of an evaluated plan, and its number among the plans counted.
 Record = tuple[float, int]
@@ -106,22 +92,18 @@ class Search:
     bound: float = float("inf")
     shortfalls: list[tuple[float, Plan, dict[str, float]]] = field(default_factory=list)
     best_plans: list[Evaluated] = field(default_factory=list)
-    _blocks: dict[int, tuple[Block, ...]] = field(default_factory=dict)
-    _shardings: dict[tuple[Any, ...], dict[str, Strategy]] = field(default_factory=dict)
-    _mapped: dict[Key, MappedBlock | InfeasibleError] = field(default_factory=dict)
     _plans: list[Plan] = field(default_factory=list)
-    _evaluators: dict[Key, BlockEvaluator] = field(default_factory=dict)
-    _unpartitioned: dict[Key, MappedBlock] = field(default_factory=dict)
     unplaced: dict[int, tuple[str, ...]] = field(default_factory=dict)
     refused: list[InfeasibleError] = field(default_factory=list)
     baselines: list[Baseline] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
-    _contexts: dict[tuple[Group, bool], Context] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._stager = Stager(self.workload, self.system, self.assumptions)
         self.timer = KernelTimer(self.system.chip, self.workload.dtype, self.assumptions)
-        self._smallest = self.request.micro_batch or 1
+        self.mapper = BlockMapper(
+            self.workload, self.system, self.assumptions, self.request, self.settings, self._limits
+        )
         self._weight = weight_of(self.system, self.request.objective or "time")
 
     @property
@@ -155,6 +137,8 @@ class Search:
             best = self.best_plans[0]
             proofs = [mip for mapped in best.mapped for mip in mapped.mips]
         self.bound = min(self.bound, best.iteration.seconds * best.bound_share)
+        self.out_of_time |= not self.mapper.all_proven
+        self.mips_solved += self.mapper.mips_solved
         if self.as_arrays and not self.out_of_time:
             self.baselines = baselines(self, self.value(best))
         return best, proofs
@@ -281,7 +265,7 @@ class Search:
         `relaxed` takes blocks before partitioning, whose seconds are a lower bound.
         """
         context = self.context(plan)
-        take = self._relaxed if relaxed else self._map
+        take = self.mapper.relaxed if relaxed else self.mapper.map
         mapped = tuple(take(key, context) for key in self._keys(plan, context))
         if self.assumptions.iteration.model == "amortised":
             return self._amortised(plan, context, mapped)
@@ -311,24 +295,6 @@ class Search:
     def capacity_bytes(self) -> float:
         return self._stager.capacity_bytes
 
-    def context_of(self, tensor: Group, sequence: bool) -> Context:
-        """The context of every plan with this tensor parallel group, where reductions are not amortised."""
-        key = (tensor, sequence)
-        if key not in self._contexts:
-            self._contexts[key] = Context(self.system, self.assumptions, self.workload.dtype, tensor, sequence)
-        return self._contexts[key]
-
-    def mapped_in(self, context: Context, micro_batch: int, block: int) -> MappedBlock:
-        """One of the workload's blocks mapped in a context. Raises InfeasibleError or NoShardingError where it cannot
-        be."""
-        return self._map((block, context.tensor, context.sequence, micro_batch, None, None), context)
-
-    def bounded_in(self, context: Context, micro_batch: int, block: int) -> MappedBlock:
-        """The same where chips run kernel by kernel; on dataflow chips sharded only, with its seconds bounded."""
-        if not context.dataflow:
-            return self.mapped_in(context, micro_batch, block)
-        return self._relaxed((block, context.tensor, context.sequence, micro_batch, None, None), context)
-
     def price(self, operation: str, size: float, group: Group) -> float:
         """Seconds of a collective, remembered."""
         return self._stager.price(operation, size, group)
@@ -336,7 +302,7 @@ class Search:
     def context(self, plan: Plan) -> Context:
         amortised = self.assumptions.iteration.model == "amortised"
         if not amortised:
-            return self.context_of(plan.groups["tensor"], plan.sequence)
+            return self.mapper.context_of(plan.groups["tensor"], plan.sequence)
         return Context(
             self.system,
             self.assumptions,
@@ -347,94 +313,25 @@ class Search:
             plan.micro_batches if amortised else None,
         )
 
-    def blocks_at(self, micro_batch: int) -> tuple[Block, ...]:
-        if micro_batch not in self._blocks:
-            self._blocks[micro_batch] = tuple(b.at_batch(micro_batch) for b, _ in self.workload.blocks)
-        return self._blocks[micro_batch]
-
     def _keys(self, plan: Plan, context: Context) -> tuple[Key, ...]:
         """What the mapping of each block depends on, of a plan."""
         rest = (context.tensor, context.sequence, plan.micro_batch, context.data, context.amortised_over)
         return tuple((i, *rest) for i in range(len(self.workload.blocks)))
 
-    def _map(self, key: Key, context: Context) -> MappedBlock:
-        if key not in self._mapped:
-            try:
-                mapped = map_block(self._sharded(key, context), self._limits(), self.request.partitioning)
-                self.mips_solved += len(mapped.mips)
-                self._mapped[key] = mapped
-            except InfeasibleError as error:
-                self._mapped[key] = error
-        found = self._mapped[key]
-        if isinstance(found, InfeasibleError):
-            raise found
-        return found
-
-    def _relaxed(self, key: Key, context: Context) -> MappedBlock:
-        """A block sharded but not partitioned; its seconds are a lower bound."""
-        if key not in self._unpartitioned:
-            evaluator = self._sharded(key, context)
-            self._unpartitioned[key] = MappedBlock(evaluator, evaluator.relaxed())
-        return self._unpartitioned[key]
-
-    def _sharded(self, key: Key, context: Context) -> BlockEvaluator:
-        """The evaluator of a block with the pool's sharding for its tensor degree."""
-        if key not in self._evaluators:
-            block = self.blocks_at(key[3])[key[0]]
-            self._evaluators[key] = BlockEvaluator(block, self._pooled(key, block, context), context)
-        return self._evaluators[key]
-
-    def _pooled(self, key: Key, block: Block, context: Context) -> dict[str, Strategy]:
-        """The sharding proven best for a block and tensor degree: on the innermost placement of the degree with the
-        smallest micro-batch, or (`certify_all`) in the very context."""
-        own = key if self.settings.certify_all else (key[0], context.chips, context.sequence)
-        if own not in self._shardings:
-            where, there = block, context
-            if not self.settings.certify_all and context.amortised_over is None:
-                where = self.blocks_at(self._smallest)[key[0]]
-                there = self.context_of(innermost(context.chips, self.system), context.sequence) or context
-            sharding, _ = self._solve_sharding(where, there)
-            self._shardings[own] = strategies_of(sharding)
-        return self._shardings[own]
-
-    def _with_segments(
-        self, strategies: dict[str, Strategy], block: Block, context: Context
-    ) -> tuple[dict[str, Strategy], JointResult | None]:
-        """On a dataflow chip, the ways of the norm and residual segments chosen together with the partitioning."""
-        if not context.dataflow or context.chips == 1 or self.request.partitioning or not is_segmented(block):
-            return strategies, None
-        joint = JointProblem(block, strategies, context)
-        if not joint.names:
-            return strategies, None
-        try:
-            found = solve_joint(joint, JOINT_S)
-        except LatticeTooLargeError:
-            return strategies, None
-        return found.strategies, found
-
-    def _solve_sharding(self, block: Block, context: Context) -> tuple[Sharding, dict[str, Any]]:
-        sharding, result = solve_block_sharding(block, context, self.request.sharding, self._limits())
-        self.mips_solved += 1
-        self.out_of_time |= not result.proven
-        scale = sharding.objective / result.objective if result.objective else 1.0
-        return sharding, describe_solve(
-            "sharding and fusion" if sharding.problem.columns else "sharding", block.name, result, scale
-        )
-
     def _prove(self, best: Evaluated) -> tuple[Evaluated, list[dict[str, Any]]]:
         """The winner with its shardings solved in its own context, and the programs behind it."""
         keys = self._keys(best.plan, best.context)
-        before = {key: self._mapped[key] for key in keys}
-        proofs = {key: self._prove_sharding(key) for key in keys}
+        before = {key: self.mapper.mapped[key] for key in keys}
+        proofs = {key: self.mapper.prove_sharding(key) for key in keys}
         again = self._again(best.plan)
         if again is None or again.iteration.seconds > best.iteration.seconds:
             # faster blocks can make a slower iteration: they may hold more between the passes, or hide less
-            self._mapped.update(before)
+            self.mapper.mapped.update(before)
         else:
             best = again
         listed = []
         for key in self._keys(best.plan, best.context):
-            mapped = self._mapped_block(key)
+            mapped = self.mapper.mapped_block(key)
             opinions = second_opinions(mapped, self._limits())
             self.mips_solved += len(opinions)
             listed += [proofs[key], *mapped.mips, *opinions]
@@ -458,64 +355,6 @@ class Search:
         found = self.evaluate(plan)
         del self.shortfalls[before:]
         return found
-
-    def _prove_sharding(self, key: Key) -> dict[str, Any]:
-        """Solve the sharding of a mapped block in its own context; a better one than it has replaces it."""
-        mapped = self._mapped_block(key)
-        block, context = mapped.evaluator.block, mapped.evaluator.context
-        sharding, proof = self._solve_sharding(block, context)
-        if not self.additive:
-            self._prove_segments(key, strategies_of(sharding))
-            return proof
-        here = mapped.evaluation.seconds()
-        if sharding.objective < here * (1 - IMPROVEMENT):
-            mapped = self._mapped[key] = map_block(
-                BlockEvaluator(block, strategies_of(sharding), context), self.settings, self.request.partitioning
-            )
-        check_against(f"sharding of block '{block.name}'", sharding.objective, mapped.evaluation.seconds())
-        return proof
-
-    def _prove_segments(self, key: Key, strategies: dict[str, Strategy]) -> None:
-        """Branch and bound over sharding and partitioning in the block's own context; a better answer replaces it."""
-        mapped = self._mapped_block(key)
-        block, context = mapped.evaluator.block, mapped.evaluator.context
-        chosen, found = self._with_segments(strategies, block, context)
-        if found is None:
-            return
-        if found.seconds < mapped.evaluation.seconds() * (1 - IMPROVEMENT):
-            evaluator = BlockEvaluator(block, chosen, context)
-            mapped = self._mapped[key] = map_block(evaluator, self._limits(), self.request.partitioning)
-        mapped.mips.append(
-            {
-                "level": "sharding segments with partitioning (branch and bound)",
-                "block": block.name,
-                "status": "optimal" if found.proven else "limit",
-                "objective": found.seconds,
-                "bound": found.bound_s,
-                "gap": max(0.0, 1 - found.bound_s / found.seconds),
-                "wall_s": found.wall_s,
-                "columns": found.combinations,
-                "integers": len(found.ways),
-                "rows": found.leaves,
-                "nodes": found.nodes,
-            }
-        )
-
-    def _mapped_block(self, key: Key) -> MappedBlock:
-        found = self._mapped[key]
-        assert isinstance(found, MappedBlock)
-        return found
-
-    @property
-    def additive(self) -> bool:
-        """Whether a block's seconds are the sharding program's objective (kernel by kernel, network not hidden)."""
-        a = self.assumptions
-        return (
-            self.system.chip.execution != "dataflow"
-            and a.sharding.objective == "time"
-            and a.partitions.kernel_overlap != "full"
-            and a.traffic.per == "tensor"
-        )
 
     def _limits(self) -> SolverSettings:
         """The settings with what is left of the time limit."""
@@ -546,10 +385,6 @@ class Search:
         if refused:
             return refused[0]
         return InfeasibleError(f"{self.workload.title}: no tensor degree of the allowed plans can divide every kernel")
-
-
-def strategies_of(sharding: Sharding) -> dict[str, Strategy]:
-    return {k.name: sharding.option(k.name).strategy for k in sharding.problem.block.kernels}
 
 
 def search(

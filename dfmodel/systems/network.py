@@ -303,6 +303,16 @@ def place(degrees: Sequence[tuple[str, Sequence[int]]], dimensions: Sequence[Dim
     return groups
 
 
+def innermost(chips: int, dimensions: Sequence[Dimension]) -> Group:
+    """A group of so many chips as far inside as they go: on each dimension the largest factor it can take."""
+    parts = []
+    for dimension in dimensions:
+        factor = math.gcd(chips, dimension.size) if chips > dimension.size or dimension.size % chips else chips
+        parts.append(Part(dimension, factor))
+        chips //= factor
+    return Group(tuple(parts))
+
+
 def factorizations(dimensions: Sequence[Dimension], names: Sequence[str]) -> np.ndarray:
     """Every way to split each dimension into ordered factors, one per degree.
 
