@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -219,9 +220,25 @@ def test_the_k_best_plans() -> None:
     whole = dfmodel.optimize(settings={**settings, "plan.best": 12}, prune=False)
     best = dfmodel.optimize(settings={**settings, "plan.best": 12, "plan.within": 0.5})
     expected = [a["iteration_s"] for a in whole.alternatives if a["iteration_s"] <= 1.5 * whole.objective][:12]
-    found = [a["iteration_s"] for a in best.alternatives][: len(expected)]
-    assert found == pytest.approx(expected, rel=1e-9)
+    assert [a["iteration_s"] for a in best.alternatives] == pytest.approx(expected, rel=1e-9)
+    assert [a["rank"] for a in best.alternatives] == list(range(1, len(expected) + 1))
     assert len({str(dict(a)) for a in best.alternatives}) == len(best.alternatives)
+
+
+def test_a_proof_that_slows_the_winner_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that are faster by themselves may hold more and make a slower iteration: then the winner stays as it was."""
+    settings = {**_settings(4), "plan.objective": "time", "system.chip.memory.capacity": "4000 MiB"}
+    kept = dfmodel.optimize(settings=settings)
+
+    def slower(self: Search, plan: Plan) -> object:
+        found = self.evaluate(plan)
+        assert found is not None
+        return replace(found, iteration=replace(found.iteration, seconds=2 * found.iteration.seconds))
+
+    monkeypatch.setattr(Search, "_again", slower)
+    again = dfmodel.optimize(settings=settings)
+    assert again.objective == pytest.approx(kept.objective, rel=1e-12)
+    assert again.status == "optimal"
 
 
 def test_baselines_are_never_better() -> None:

@@ -141,6 +141,9 @@ class Search:
         self.mips_solved += self.mapper.mips_solved
         if self.as_arrays and not self.out_of_time:
             self.baselines = baselines(self, self.value(best))
+        if self.request.within is not None:
+            most = self.value(best) * (1 + self.request.within) * (1 + 1e-12)
+            self.best_plans = [found for found in self.best_plans if self.value(found) <= most]
         return best, proofs
 
     def _best_of_space(self) -> Evaluated:
@@ -174,7 +177,7 @@ class Search:
         if all(found.plan != known.plan for known in self.best_plans):
             self.best_plans.append(found)
         self.best_plans.sort(key=self.value)
-        del self.best_plans[max(self.request.best or 1, KEPT_ALTERNATIVES) :]
+        del self.best_plans[self.request.best or KEPT_ALTERNATIVES :]
         return value
 
     def _threshold(self) -> float:
