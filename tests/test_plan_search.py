@@ -226,7 +226,7 @@ def test_the_k_best_plans() -> None:
 
 
 def test_a_proof_that_slows_the_winner_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks that are faster by themselves may hold more and make a slower iteration: then the winner stays as it was."""
+    """Blocks faster by themselves may hold more and make a slower iteration: then the winner stays as it was."""
     settings = {**_settings(4), "plan.objective": "time", "system.chip.memory.capacity": "4000 MiB"}
     kept = dfmodel.optimize(settings=settings)
 
