@@ -14,6 +14,7 @@ from dfmodel.assumptions import Assumptions
 from dfmodel.catalog_files import Dirs
 from dfmodel.config import RunConfig, build_config
 from dfmodel.errors import InputError
+from dfmodel.mapping.best_first import Counts
 from dfmodel.mapping.evaluate import BlockEvaluation
 from dfmodel.mapping.joint import is_segmented
 from dfmodel.mapping.map_block import SolverSettings
@@ -82,7 +83,7 @@ def evaluate(
     if missing:
         raise InputError(f"plan: evaluate needs {', '.join(missing)} as well; optimize finds what is left open")
     config = build_config(workload, system, assumptions, settings, None, catalogs)
-    config.plan.update(plan)
+    config.plan.update({"context": 1, **plan})
     return run(config, catalogs)
 
 
@@ -305,9 +306,9 @@ def _certificate(state: Search, best: Evaluated, proofs: list[dict[str, Any]]) -
     dataflow = best.context.dataflow
     not_covered = (
         [
-            "context and expert parallelism; zero-bubble schedules unless asked for",
-            "tensor degrees that do not divide the attention heads",
-            "nesting orders of degrees inside one dimension other than tensor, data, pipeline",
+            "expert parallelism; zero-bubble schedules unless asked for",
+            "tensor degrees that do not divide the attention heads, context degrees that do not divide the sequence",
+            "nesting orders of degrees inside one dimension other than tensor, context, data, pipeline",
         ]
         if state.as_arrays
         else [
@@ -342,12 +343,24 @@ def _certificate(state: Search, best: Evaluated, proofs: list[dict[str, Any]]) -
         plans_infeasible=state.infeasible,
         plans_evaluated=state.evaluated,
         plans_settled_by_bound=state.settled_by_bound,
+        cut_by=_cut_by(state.counts) if state.as_arrays else {},
         classes=state.counts.classes,
         classes_opened=state.counts.opened,
         mips=tuple(proofs),
         mips_solved=state.mips_solved,
         not_covered=tuple(not_covered),
     )
+
+
+def _cut_by(counts: Counts) -> dict[str, int]:
+    """Plans by what settled them without evaluating them."""
+    return {
+        "another class of the space does the same with less gathered": counts.dominated,
+        "matrix work alone, all chips busy": counts.cut_before_mapping,
+        "mapped blocks": counts.cut_by_bound,
+        "memory that no division into stages can do without": counts.cut_by_memory,
+        "blocks that cannot be divided so": counts.unmappable,
+    }
 
 
 def _space_in_words(state: Search) -> str:
@@ -359,8 +372,8 @@ def _space_in_words(state: Search) -> str:
             f"ZeRO 0 to 3 (0 and 1 with a pipeline) ({state.counted:,} plans{fixed})"
         )
     return (
-        "every placement of tensor x data x pipeline on factors of every topology dimension, chips left idle or not, "
-        "with and without sequence sharding, micro-batches of 1 to 8, 1F1B and interleaved with 2 to 8 chunks, "
+        "every placement of tensor x context x data x pipeline on factors of every topology dimension, chips left idle "
+        "or not, with and without sequence sharding, micro-batches of 1 to 8, 1F1B and interleaved with 2 to 8 chunks, "
         "recomputation none, selective or full, ZeRO 0 to 3 (0 and 1 with a pipeline) "
         f"({state.counted:,} plans{fixed}); each is evaluated, does not fit memory, or is cut by an admissible bound"
     )

@@ -99,7 +99,7 @@ def first_stage(case: Case, mode: str, sequence_parallel: bool, with_embedding: 
     """Bytes of the first stage by category, the embedding counted or not."""
     costs = costs_of(case, mode, sequence_parallel)
     system = load_system("dgx_a100", {"nodes": case.pipeline})
-    factors = ((case.tensor, 1), (1, 1), (1, case.pipeline))
+    factors = ((case.tensor, 1), (1, 1), (1, 1), (1, case.pipeline))
     schedule = "interleaved" if case.chunks > 1 else "1f1b"
     plan = Plan(system, factors, sequence_parallel, case.micro_batch, 8 * case.pipeline, mode, schedule, case.chunks)
     counts = [int(with_embedding), case.layers // case.pipeline, 0]

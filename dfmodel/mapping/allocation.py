@@ -61,6 +61,9 @@ def array_work(kernel: Kernel, split: str | None, chips: int, tiles: int) -> Arr
     Columns are the tiling dimension where the result has it, else the result's last dimension; rows are the result's
     other dimensions; depth is what is contracted.
     """
+    if kernel.context_collective is not None:
+        # moves data only: the network's and the memory's business
+        return ArrayWork(1, 1, 1, False)
     extent = {d: n for d, n in kernel.dims.items() if d not in kernel.gathered}
     if split is not None:
         extent[split] = math.ceil(extent[split] / chips)

@@ -1,14 +1,17 @@
-"""Best-first search over a plan space: classes by what their matrix work alone takes, rows by what their mapped blocks
-take, plans evaluated until no open bound beats what is known.
+"""Best-first search over a plan space: classes by what their work alone takes, rows by what their mapped blocks take,
+plans evaluated until no open bound beats what is known.
 
-The bounds are admissible (dfmodel.mapping.bounds), so every plan that is not evaluated is no better than the answer;
-what is left open when the search stops early bounds the optimum.
+The bounds are admissible (dfmodel.mapping.bounds, class_table), so every plan that is not evaluated is no better than
+the answer; what is left open when the search stops early bounds the optimum. Where mapping a block is cheap (kernel by
+kernel) a class is mapped before its rows are made, and a class divided over a context parallel group is bounded by the
+mapping of whole sequences before; where it is not (a partitioning is a program of its own) rows are bounded first.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -17,21 +20,35 @@ import numpy as np
 
 from dfmodel.assumptions import Assumptions
 from dfmodel.mapping.block_costs import BlockCosts
-from dfmodel.mapping.bounds import LeastCost, after_mapping, before_mapping, least_cost, may_fit, optimizer_s
+from dfmodel.mapping.bounds import after_mapping, before_mapping, may_fit, optimizer_s
+from dfmodel.mapping.class_table import ClassTable
 from dfmodel.mapping.kernel_time import KernelTimer
+from dfmodel.mapping.least_cost import LeastCost
 from dfmodel.mapping.plan import Plan
 from dfmodel.mapping.space import PlanClass, PlanSpace, Rows
-from dfmodel.workloads.graph import DTYPE_BYTES, Block
+from dfmodel.workloads.graph import DTYPE_BYTES
 
 #: A bound must be below what is known by this share to be opened.
 CLOSER = 1e-12
+
+#: Costs of a class's blocks, some at their least.
+Costs = list[BlockCosts | LeastCost]
 
 
 class Evaluator(Protocol):
     """What the search needs of the levels below."""
 
-    def costs_of(self, c: PlanClass, recompute: str) -> list[BlockCosts | LeastCost] | None:
+    #: Whether mapping a class costs less than making its rows.
+    maps_early: bool
+
+    def costs_of(self, c: PlanClass, recompute: str) -> Costs | None:
         """Costs of a class's blocks in a recomputation mode, some at their least; None where they cannot be mapped."""
+
+    def scaled_costs_of(self, c: PlanClass, recompute: str) -> Costs | None:
+        """Lower bounds of them from the mapping of whole sequences; None where there is none."""
+
+    def least_costs_of(self, c: PlanClass, recompute: str) -> list[LeastCost]:
+        """Lower bounds of them that need no mapping."""
 
     def try_plan(self, plan: Plan) -> float | None:
         """The value of a plan (seconds per sample times its weight), recorded; None where it does not fit."""
@@ -42,12 +59,25 @@ class Evaluator(Protocol):
 
 
 @dataclass(frozen=True)
+class _Class:
+    """A class of so many plans without its rows; `mapped` says that its bound is that of its own mapping."""
+
+    plan_class: PlanClass
+    plans: int
+    mapped: bool
+
+
+@dataclass(frozen=True)
 class _Closed:
     """A class whose blocks are not mapped yet, with bounds of its rows."""
 
     plan_class: PlanClass
     rows: Rows
     bounds: np.ndarray
+
+    @property
+    def plans(self) -> int:
+        return self.rows.plans
 
 
 @dataclass(frozen=True)
@@ -81,6 +111,7 @@ class Counts:
     counted: int = 0
     classes: int = 0
     opened: int = 0
+    dominated: int = 0
     cut_before_mapping: int = 0
     cut_by_bound: int = 0
     cut_by_memory: int = 0
@@ -91,10 +122,12 @@ class Counts:
 
 @dataclass
 class BestFirst:
-    """One search. `weight(chips)` multiplies seconds per sample into the value that is minimised; `threshold()` is the
-    value a plan must beat to matter; `late()` ends the search."""
+    """One search. `table` lists the space's classes with their first bounds; `weight(chips)` multiplies seconds per
+    sample into the value that is minimised; `threshold()` is the value a plan must beat to matter; `late()` ends the
+    search."""
 
     space: PlanSpace
+    table: ClassTable
     assumptions: Assumptions
     timer: KernelTimer
     evaluator: Evaluator
@@ -102,50 +135,49 @@ class BestFirst:
     threshold: Callable[[], float]
     late: Callable[[], bool]
     capacity: float
-    blocks_at: Callable[[int], Sequence[Block]]
     prune: bool = True
     counts: Counts = field(default_factory=Counts)
     #: The least bound of what was not settled; infinite where everything was.
     open_bound: float = np.inf
-    _heap: list[tuple[float, int, _Closed | _Opened | _Single]] = field(default_factory=list)
-    _least: dict[tuple[int, int, str], list[LeastCost]] = field(default_factory=dict)
-    _known: dict[tuple[tuple[int, ...], int], tuple[Rows, np.ndarray, int]] = field(default_factory=dict)
+    _heap: list[tuple[float, int, _Class | _Closed | _Opened | _Single]] = field(default_factory=list)
+    _known: dict[tuple[object, ...], tuple[Rows, np.ndarray, int]] = field(default_factory=dict)
     _order: Iterator[int] = field(default_factory=itertools.count)
 
     def run(self) -> None:
         """Evaluate plans until the rest cannot beat the threshold."""
-        for c in self.space.classes():
-            rows = self.space.rows(c)
-            if not len(rows):
-                continue
-            self.counts.classes += 1
-            self.counts.counted += rows.plans
-            rows, bounds, cut = self._before_cached(c, rows)
-            self.counts.cut_by_memory += cut
-            rows, bounds = self._promising(rows, bounds)
-            if len(rows):
-                self._push(float(bounds.min()), _Closed(c, rows, bounds))
-        while self._heap:
-            bound, _, node = self._heap[0]
+        counts = self.counts
+        counts.classes, counts.counted = self.table.classes, self.table.plans
+        counts.dominated = self.table.dominated if self.prune else 0
+        waiting = self.table.by_floor(dominated=not self.prune)
+        unseen = counts.counted - counts.dominated
+        floor, number = next(waiting, (math.inf, -1))
+        while self._heap or number >= 0:
+            bound = min(floor, self._heap[0][0] if self._heap else math.inf)
             if self.prune and bound >= self.threshold() * (1 - CLOSER):
                 break
             if self.late():
                 self.open_bound = bound
                 break
-            heapq.heappop(self._heap)
-            if isinstance(node, _Closed):
-                self._open(node)
+            if floor <= bound:
+                for c, plans in self.table.classes_at(number):
+                    unseen -= plans
+                    self._first_seen(c, plans, floor)
+                floor, number = next(waiting, (math.inf, -1))
+                continue
+            _, _, node = heapq.heappop(self._heap)
+            if isinstance(node, _Class):
+                self._look_closer(node, bound)
+            elif isinstance(node, _Closed):
+                self._open(node.plan_class, node.rows, node.bounds)
             elif isinstance(node, _Opened):
                 self._next_row(node)
             else:
                 self._evaluate(node.plan)
-        for _, _, node in self._heap:
-            if isinstance(node, _Closed):
-                self.counts.cut_before_mapping += node.rows.plans
-            else:
-                self.counts.cut_by_bound += node.plans
+        counts.cut_before_mapping = unseen
+        for _, _, rest in self._heap:
+            counts.cut_by_bound += rest.plans
 
-    def _push(self, bound: float, node: _Closed | _Opened | _Single) -> None:
+    def _push(self, bound: float, node: _Class | _Closed | _Opened | _Single) -> None:
         heapq.heappush(self._heap, (bound, next(self._order), node))
 
     @property
@@ -157,6 +189,72 @@ class BestFirst:
     def _gradient_bytes(self) -> float:
         return DTYPE_BYTES[self.assumptions.memory.gradient]
 
+    @property
+    def _repeats(self) -> list[int]:
+        return [n for _, n in self.space.workload.blocks]
+
+    def _first_seen(self, c: PlanClass, plans: int, floor: float) -> None:
+        """A class none of which can be faster than `floor`."""
+        if not self.evaluator.maps_early:
+            self._bound_rows(c)
+        elif not self.prune:
+            self._open(c, self.space.rows(c))
+        elif c.context_degree > 1:
+            self._bound_class(c, plans, floor, self.evaluator.scaled_costs_of, mapped=False)
+        else:
+            self._bound_class(c, plans, floor, self.evaluator.costs_of, mapped=True)
+
+    def _look_closer(self, node: _Class, floor: float) -> None:
+        if node.mapped:
+            self._open(node.plan_class, self.space.rows(node.plan_class))
+        else:
+            self._bound_class(node.plan_class, node.plans, floor, self.evaluator.costs_of, mapped=True)
+
+    def _bound_class(
+        self, c: PlanClass, plans: int, floor: float, costs_of: Callable[[PlanClass, str], Costs | None], mapped: bool
+    ) -> None:
+        """Bound a class by all chips busy all the time with its blocks, at their best recomputation."""
+        found = []
+        for mode in self.space.recomputes:
+            costs = costs_of(c, mode)
+            if costs is not None:
+                seconds = (x.forward_s + x.backward_s + x.weights_s for x in costs)
+                found.append(sum(s * n for s, n in zip(seconds, self._repeats, strict=True)))
+        if not found:
+            self.counts.unmappable += plans
+            return
+        bound = max(floor, self.table.value_at_best(min(found), c))
+        if bound >= self.threshold() * (1 - CLOSER):
+            self.counts.cut_by_bound += plans
+        else:
+            self._push(bound, _Class(c, plans, mapped))
+
+    def _bound_rows(self, c: PlanClass) -> None:
+        """Rows of a class that may fit memory, with bounds before its blocks are mapped; sequence sharding changes
+        neither."""
+        key = (c.tensor, c.context, c.micro_batch)
+        if key not in self._known:
+            had = self.counts.cut_by_memory
+            rows, bounds = self._before(c, self.space.rows(c))
+            self._known[key] = rows, bounds, self.counts.cut_by_memory - had
+            self.counts.cut_by_memory = had
+        rows, bounds, cut = self._known[key]
+        self.counts.cut_by_memory += cut
+        rows, bounds = self._promising(rows, bounds)
+        if len(rows):
+            self._push(float(bounds.min()), _Closed(c, rows, bounds))
+
+    def _before(self, c: PlanClass, rows: Rows) -> tuple[Rows, np.ndarray]:
+        kept, bounds = [], []
+        for number, mode in enumerate(self.space.recomputes):
+            least = self.evaluator.least_costs_of(c, mode)
+            own = _taken(rows, np.nonzero(rows.recompute == number)[0])
+            own = _taken(own, self._fitting(own, least))
+            kept.append(own)
+            seconds = before_mapping(own, least, self._repeats, self._gradient_bytes, self._bubble)
+            bounds.append(self._value(c, own, seconds))
+        return _joined(kept), np.concatenate(bounds)
+
     def _promising(self, rows: Rows, bounds: np.ndarray) -> tuple[Rows, np.ndarray]:
         """Rows whose bound is below what must be beaten; the others are counted."""
         if not self.prune:
@@ -165,51 +263,24 @@ class BestFirst:
         self.counts.cut_by_bound += int(rows.places[~below].sum())
         return _taken(rows, np.nonzero(below)[0]), bounds[below]
 
-    def _before_cached(self, c: PlanClass, rows: Rows) -> tuple[Rows, np.ndarray, int]:
-        """`_before` and how many plans memory cut in it; sequence sharding changes neither."""
-        key = (c.tensor, c.micro_batch)
-        if key not in self._known:
-            had = self.counts.cut_by_memory
-            kept, bounds = self._before(c, rows)
-            self._known[key] = kept, bounds, self.counts.cut_by_memory - had
-            self.counts.cut_by_memory = had
-        return self._known[key]
-
-    def _before(self, c: PlanClass, rows: Rows) -> tuple[Rows, np.ndarray]:
-        """Rows of a class that may fit memory, and bounds of their values, before its blocks are mapped."""
-        repeats = [n for _, n in self.space.workload.blocks]
-        kept, bounds = [], []
-        for number, mode in enumerate(self.space.recomputes):
-            own = _taken(rows, np.nonzero(rows.recompute == number)[0])
-            key = (c.degree, c.micro_batch, mode)
-            if key not in self._least:
-                self._least[key] = [least_cost(b, c.degree, self.timer, mode) for b in self.blocks_at(c.micro_batch)]
-            own = _taken(own, self._fitting(own, self._least[key]))
-            kept.append(own)
-            seconds = before_mapping(own, self._least[key], repeats, self._gradient_bytes, self._bubble)
-            bounds.append(self._value(c, own, seconds))
-        return _joined(kept), np.concatenate(bounds)
-
     def _fitting(self, rows: Rows, costs: Sequence[BlockCosts | LeastCost]) -> np.ndarray:
         """Numbers of the rows that memory leaves possible; the others are counted."""
         if not self.prune or not len(rows):
             return np.arange(len(rows))
-        repeats = [n for _, n in self.space.workload.blocks]
         schedule, training = self.space.request.schedule or "1f1b", self.space.workload.training
-        fits = may_fit(rows, costs, repeats, self.assumptions, self.capacity, schedule, training)
+        fits = may_fit(rows, costs, self._repeats, self.assumptions, self.capacity, schedule, training)
         self.counts.cut_by_memory += int(rows.places[~fits].sum())
         return np.nonzero(fits)[0]
 
     def _value(self, c: PlanClass, rows: Rows, seconds: np.ndarray) -> np.ndarray:
         """Bounds of seconds per iteration as bounds of the value."""
         samples = rows.data * rows.micro_batches * c.micro_batch
-        return seconds / samples * self.weight(rows.data * rows.pipeline * c.degree)
+        return seconds / samples * self.weight(rows.data * rows.pipeline * math.prod(c.taken))
 
-    def _open(self, node: _Closed) -> None:
+    def _open(self, c: PlanClass, rows: Rows, floors: np.ndarray | None = None) -> None:
         """Map a class: its rows that may fit, ranked by bound, one entry per recomputation mode."""
         self.counts.opened += 1
-        c, rows = node.plan_class, node.rows
-        repeats = [n for _, n in self.space.workload.blocks]
+        floors = np.zeros(len(rows)) if floors is None else floors
         training = self.space.workload.training
         for number, mode in enumerate(self.space.recomputes):
             index = np.nonzero(rows.recompute == number)[0]
@@ -219,9 +290,11 @@ class BestFirst:
                 self.counts.unmappable += own.plans
                 continue
             fits = self._fitting(own, costs)
-            own, floor = _taken(own, fits), node.bounds[index][fits]
-            least = optimizer_s(own, costs, repeats, self.assumptions, self.timer) if training else np.zeros(len(own))
-            seconds = after_mapping(own, costs, repeats, self._gradient_bytes, self._bubble) + least
+            own, floor = _taken(own, fits), floors[index][fits]
+            least = np.zeros(len(own))
+            if training:
+                least = optimizer_s(own, costs, self._repeats, self.assumptions, self.timer)
+            seconds = after_mapping(own, costs, self._repeats, self._gradient_bytes, self._bubble) + least
             own, bounds = self._promising(own, np.maximum(self._value(c, own, seconds), floor))
             ranked = np.argsort(bounds, kind="stable")
             if len(ranked):

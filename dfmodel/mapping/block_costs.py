@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from dfmodel.mapping.evaluate import BlockEvaluation, BlockEvaluator, PartitionEvaluation
-from dfmodel.mapping.recompute import repeated_s, repeats, saved_bytes, workspace_bytes
+from dfmodel.mapping.recompute import gathered_bytes, repeated_s, repeats, saved_bytes, workspace_bytes
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class BlockCosts:
     parameter_bytes: float
     saved_bytes: float
     workspace_bytes: float
+    #: Share of the network's seconds that is context parallel communication.
+    context_share: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -54,21 +56,25 @@ def block_costs(evaluator: BlockEvaluator, evaluation: BlockEvaluation, mode: st
         parameters=evaluation.parameters,
         parameter_bytes=evaluation.parameter_bytes,
         saved_bytes=saved_bytes(evaluator, mode) if training else 0.0,
-        workspace_bytes=workspace_bytes(evaluator, mode) if training else _largest_operands(evaluator),
+        workspace_bytes=workspace_bytes(evaluator, mode) + gathered_bytes(evaluator)
+        if training
+        else _largest_operands(evaluator),
+        context_share=_context_share(evaluation),
     )
 
 
 def repriced(
-    costs: BlockCosts, evaluation: BlockEvaluation, mode: str, price: Callable[[str, float], float]
+    costs: BlockCosts, evaluation: BlockEvaluation, mode: str, price: Callable[[str, float, str], float]
 ) -> BlockCosts:
-    """The costs of the same mapping over another tensor parallel group of equally many chips, whose collectives take
-    `price(operation, bytes)`; for chips on which communication is not hidden inside a kernel."""
+    """The costs of the same mapping over other tensor and context parallel groups of equally many chips, whose
+    collectives take `price(operation, bytes, "tensor" or "context")`; for chips on which communication is not hidden
+    inside a kernel."""
     again = repeats(evaluation.block, mode)
     by_kernel = {name: p for p in evaluation.partitions for name in p.kernels}
     longer = {"forward": 0.0, "backward": 0.0, "weights": 0.0, "repeated": 0.0}
     for c in evaluation.communications:
         partition = by_kernel[c.kernel]
-        more = price(c.operation, c.message_bytes) - c.seconds
+        more = price(c.operation, c.message_bytes, c.over) - c.seconds
         if partition.phase != "backward":
             longer["forward"] += more
             longer["repeated"] += more if again(partition.kernels) else 0.0
@@ -98,6 +104,11 @@ def _largest_operands(evaluator: BlockEvaluator) -> float:
         )
 
     return max((held(k.name) for k in block.kernels), default=0.0)
+
+
+def _context_share(evaluation: BlockEvaluation) -> float:
+    total = sum(c.seconds for c in evaluation.communications)
+    return sum(c.seconds for c in evaluation.communications if c.over == "context") / total if total else 0.0
 
 
 def _makes_gradients(evaluation: BlockEvaluation, partition: PartitionEvaluation) -> bool:

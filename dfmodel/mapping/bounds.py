@@ -1,72 +1,31 @@
 """Lower bounds of plans, as arrays: what no plan of a class can beat, before and after its blocks are mapped.
 
-Before: matrix work alone at the chip's efficiency, over stages as even as can be. After: the blocks' own seconds, the
-slowest stage no faster than an even share, the largest block or a whole number of layers; memory that no division
-into stages can do without; the optimizer's traffic. Data-parallel communication once per step,
+Before (dfmodel.mapping.least_cost): matrix work alone at the chip's efficiency, over stages as even as can be. After:
+the blocks' own seconds, the slowest stage no faster than an even share, the largest block or a whole number of layers;
+memory that no division into stages can do without; the optimizer's traffic. Data-parallel communication once per step,
 messages between stages and traffic to lower memory tiers are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from dfmodel.assumptions import Assumptions
 from dfmodel.mapping.block_costs import BlockCosts
 from dfmodel.mapping.kernel_time import KernelTimer
+from dfmodel.mapping.least_cost import LeastCost
 from dfmodel.mapping.model_state import GRADIENT_PASSES, OPTIMIZER_STATE_TRAFFIC
-from dfmodel.mapping.recompute import kept_tensors, quadratic_tensors, repeated_flops
 from dfmodel.mapping.schedules import in_flight_table
 from dfmodel.mapping.space import Rows
-from dfmodel.workloads.graph import DTYPE_BYTES, Block
+from dfmodel.workloads.graph import DTYPE_BYTES
 
 #: Halvings of an interval of seconds.
 HALVINGS = 16
 
 #: Rounding must not cut a plan that exactly fits.
 SLACK = 1e-9
-
-
-@dataclass(frozen=True)
-class LeastCost:
-    """What one copy of a block costs a chip at least, whatever its mapping: seconds for a micro-batch, parameters and
-    their bytes, activations kept between the passes."""
-
-    forward_s: float
-    backward_s: float
-    parameters: float
-    parameter_bytes: float
-    saved_bytes: float
-    weights_s: float = 0.0
-
-    @property
-    def seconds(self) -> float:
-        return self.forward_s + self.backward_s
-
-
-def least_cost(block: Block, tensor: int, timer: KernelTimer, mode: str) -> LeastCost:
-    """Matrix kernels alone, divided over `tensor` chips without remainder, as are parameters and what is kept; with
-    recomputation what it repeats of them."""
-    again = repeated_flops(block, mode, "matrix")
-    quadratic = quadratic_tensors(block)
-    by_phase = {"forward": 0.0, "backward": 0.0}
-    for k in block.kernels:
-        if k.unit == "matrix":
-            by_phase[k.phase] += timer.compute_s(k.flops / tensor, "matrix")
-            # a kernel fused with others starts with them, but only attention fuses several matrix kernels
-            alone = not quadratic & {o.tensor for o in (*k.inputs, *k.outputs)}
-            by_phase[k.phase] += timer.launch_s if alone and timer.chip.execution != "dataflow" else 0.0
-    weights = sum(block.tensors[w].bytes for w in block.weights)
-    kept = sum(block.tensors[t].bytes for t in kept_tensors(block, mode))
-    return LeastCost(
-        by_phase["forward"],
-        by_phase["backward"] + again / tensor * timer.matrix_s_per_flop,
-        block.parameters / tensor,
-        weights / tensor,
-        kept / tensor,
-    )
 
 
 def pipelined_s(total: np.ndarray, slowest: np.ndarray, rows: Rows, largest: np.ndarray, bubble: bool) -> np.ndarray:
@@ -186,7 +145,7 @@ def optimizer_s(
     """Least seconds of the optimizer step: the stage with most parameters has an even share at least."""
     parameters = sum(c.parameters * n for c, n in zip(costs, repeats, strict=True)) / rows.pipeline
     per = OPTIMIZER_STATE_TRAFFIC + DTYPE_BYTES[assumptions.memory.gradient] * GRADIENT_PASSES
-    moved = parameters * per / np.where(rows.zero >= 1, rows.data, 1)
+    moved = parameters * per / np.where(rows.zero >= 1, rows.replicas, 1)
     return np.asarray(moved / timer.memory_bytes_per_s)
 
 
@@ -204,12 +163,14 @@ def may_fit(
     main = max(range(len(repeats)), key=lambda i: repeats[i])
     cost, layers = costs[main], repeats[main]
     memory = assumptions.memory
-    weights = cost.parameter_bytes / np.where(rows.zero >= 3, rows.data, 1)
+    weights = cost.parameter_bytes / np.where(rows.zero >= 3, rows.replicas, 1)
     state = weights
     if training:
-        gradients = cost.parameters * DTYPE_BYTES[memory.gradient] / np.where(rows.zero >= 2, rows.data, 1)
+        gradients = cost.parameters * DTYPE_BYTES[memory.gradient] / np.where(rows.zero >= 2, rows.replicas, 1)
         state = weights + gradients
-        state = state + cost.parameters * memory.optimizer_bytes_per_parameter / np.where(rows.zero >= 1, rows.data, 1)
+        state = state + cost.parameters * memory.optimizer_bytes_per_parameter / np.where(
+            rows.zero >= 1, rows.replicas, 1
+        )
     room = capacity * (1 + SLACK)
     plain = rows.chunks == 1
     # with one micro-batch in flight on every stage: what even this does not leave possible needs no closer look

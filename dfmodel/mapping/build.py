@@ -20,6 +20,7 @@ from dfmodel.mapping.fusion import (
 )
 from dfmodel.mapping.problem import PartitionProblem, TensorUse
 from dfmodel.mapping.sharding import ShardingProblem, ShardingRules, sharding_problem
+from dfmodel.workloads.context_parallel import context_message
 from dfmodel.workloads.graph import PARAMETER_ROLES, Block, Kernel, Strategy
 
 
@@ -33,7 +34,7 @@ def build_sharding_problem(block: Block, context: Context, pinned: Mapping[str, 
     rules = ShardingRules(context.sequence, choices.weights, choices.shared_conversions, pinned or {})
     if context.dataflow:
         return sharding_problem(
-            block, context.chips, rules, _compute_price(context), context.collective_s, choices.objective
+            block, context.chips, rules, _compute_price(block, context), context.collective_s, choices.objective
         )
     problem = sharding_problem(
         block, context.chips, rules, _kernel_price(block, context), context.collective_s, choices.objective
@@ -42,16 +43,23 @@ def build_sharding_problem(block: Block, context: Context, pinned: Mapping[str, 
     return replace(problem, columns=tuple(_columns(problem, context, sets))) if sets else problem
 
 
-def _compute_price(context: Context) -> Callable[[Kernel, Strategy], float]:
+def _shared_s(block: Block, kernel: Kernel, strategy: Strategy, context: Context) -> float:
+    """Seconds of a kernel's collective over the context parallel group, if it is one."""
+    message = context_message(block, kernel, strategy, context.chips)
+    return 0.0 if message is None else context.context_s(message[0], message[2])
+
+
+def _compute_price(block: Block, context: Context) -> Callable[[Kernel, Strategy], float]:
     def price(kernel: Kernel, strategy: Strategy) -> float:
-        return context.timer.compute_s(kernel.flops_split(strategy.split, context.chips), kernel.unit)
+        compute = context.timer.compute_s(kernel.flops_split(strategy.split, context.chips), kernel.unit)
+        return compute + _shared_s(block, kernel, strategy, context)
 
     return price
 
 
 def _kernel_price(block: Block, context: Context) -> Callable[[Kernel, Strategy], float]:
     def price(kernel: Kernel, strategy: Strategy) -> float:
-        return fused_seconds(block, [kernel], [strategy], context)
+        return fused_seconds(block, [kernel], [strategy], context) + _shared_s(block, kernel, strategy, context)
 
     return price
 

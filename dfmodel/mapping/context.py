@@ -16,10 +16,14 @@ from dfmodel.systems.network import Group
 from dfmodel.systems.system import System
 from dfmodel.workloads.graph import BATCH, Block, Kernel, Tensor
 
+#: A group of one chip, whose collectives take no time.
+ONE_CHIP = Group()
+
 
 @dataclass(frozen=True)
 class Context:
-    """A tensor parallel group (and, where reductions are amortised, a data parallel one) on a system.
+    """A tensor parallel group on a system, the context parallel group its sequences are divided over and, where
+    reductions are amortised, a data parallel one.
 
     `amortised_over` is the number of micro-batches a gradient reduction is spread over (assumption
     `iteration.model: amortised`); None: reductions are the iteration's business, not the partition's.
@@ -32,6 +36,7 @@ class Context:
     sequence: bool
     data: Group | None = None
     amortised_over: int | None = None
+    context_parallel: Group = ONE_CHIP
 
     @cached_property
     def timer(self) -> KernelTimer:
@@ -77,6 +82,11 @@ class Context:
     def collective_s(self, operation: str, message_bytes: float) -> float:
         """Seconds of a collective over the tensor parallel group."""
         return float(self.model(operation, message_bytes, self.tensor)) if self.chips > 1 else 0.0
+
+    def context_s(self, operation: str, message_bytes: float) -> float:
+        """Seconds of a collective over the context parallel group."""
+        group = self.context_parallel
+        return float(self.model(operation, message_bytes, group)) if group.size > 1 else 0.0
 
     def reduction_s(self, gradient_bytes: float) -> float:
         """Seconds per micro-batch of the amortised data-parallel reduction of `gradient_bytes`."""

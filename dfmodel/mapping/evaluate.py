@@ -10,11 +10,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 from dfmodel.errors import MismatchError
 from dfmodel.mapping.allocation import Staircase, array_work, slowest_cycles, staircase
 from dfmodel.mapping.context import Context, combine, sequences_in, streamed_dim, tiles_of
 from dfmodel.mapping.sharding import ShardingRules, boundary_layout, conversion_bytes, conversion_operation
+from dfmodel.workloads.context_parallel import context_message
 from dfmodel.workloads.graph import BATCH, PARAMETER_ROLES, PARTIAL, Block, Kernel, Layout, Strategy
 
 #: Largest relative difference between a program's objective and the evaluator's seconds.
@@ -23,13 +25,14 @@ TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class Communication:
-    """One collective over the tensor parallel group, charged to a kernel."""
+    """One collective over the tensor or context parallel group, charged to a kernel."""
 
     kernel: str
     operation: str
     tensor: str
     message_bytes: float
     seconds: float
+    over: Literal["tensor", "context"] = "tensor"
 
 
 @dataclass(frozen=True)
@@ -276,9 +279,15 @@ class BlockEvaluator:
         return own + (self.context.reduction_s(gradients) if gradients else 0.0)
 
     def _communications(self) -> list[Communication]:
-        """Collectives of the tensor parallel group: reductions inside kernels, and layout conversions."""
+        """Reductions inside kernels and layout conversions over the tensor parallel group; gathers and scatters over
+        the context parallel one."""
         found = []
         for kernel in self.block.kernels:
+            shared = context_message(self.block, kernel, self.strategies[kernel.name], self.context.chips)
+            if shared is not None:
+                operation, tensor, size = shared
+                seconds = self.context.context_s(operation, size)
+                found.append(Communication(kernel.name, operation, tensor, size, seconds, "context"))
             if self.strategies[kernel.name].reduce_outputs:
                 for o in kernel.outputs:
                     size = self.padded(o.tensor, self.block.tensors[o.tensor].bytes)

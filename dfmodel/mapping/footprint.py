@@ -89,7 +89,7 @@ def block_state(cost: BlockCosts, plan: Plan, memory: MemoryAssumptions, trainin
         cost.parameter_bytes,
         cost.parameters,
         plan.zero,
-        plan.degree("data"),
+        plan.replicas.size,
         memory.gradient,
         memory.optimizer_bytes_per_parameter,
     )

@@ -12,13 +12,15 @@ import numpy as np
 from dfmodel.errors import InfeasibleError, InputError
 from dfmodel.mapping.best_first import BestFirst
 from dfmodel.mapping.block_costs import BlockCosts, repriced
-from dfmodel.mapping.bounds import LeastCost, least_cost
+from dfmodel.mapping.class_table import ClassTable
+from dfmodel.mapping.least_cost import LeastCost, LeastCosts, Message, gathered_s, scaled
 from dfmodel.mapping.plan import Plan, PlanRequest, plan_request
 from dfmodel.mapping.sharding import NoShardingError
 from dfmodel.mapping.space import PlanClass, PlanSpace
 from dfmodel.systems.cost import system_cost, system_power
-from dfmodel.systems.network import Group, Part, innermost
+from dfmodel.systems.network import innermost, place
 from dfmodel.systems.system import System
+from dfmodel.workloads.graph import Phase
 
 if TYPE_CHECKING:
     from dfmodel.mapping.search import Evaluated, Search
@@ -75,29 +77,90 @@ class _Levels:
 
     def __init__(self, search: Search, space: PlanSpace, record: Callable[[Evaluated], float]):
         self.search, self.space, self.record = search, space, record
+        self.mapper = search.mapper
+        self.maps_early = search.system.chip.execution != "dataflow"
+        self.repeats = [n for _, n in search.workload.blocks]
+        self.main = max(range(len(self.repeats)), key=lambda i: self.repeats[i])
+        self._training = search.workload.training
+        self._costs: dict[tuple[PlanClass, str], list[BlockCosts | LeastCost] | None] = {}
+
+    def least(self) -> list[LeastCosts]:
+        """Least costs of every block under the recomputation that repeats least."""
+        by_mode = [[self.mapper.least_costs(i, mode) for mode in self.space.recomputes] for i in self._blocks]
+        return [min(modes, key=lambda costs: costs.repeated_flops) for modes in by_mode]
+
+    def messages(self) -> list[list[Message]]:
+        """What every block gathers over a context parallel group, where that adds to its time."""
+        return [self.mapper.messages(i) if self.mapper.additive else [] for i in self._blocks]
+
+    @property
+    def _blocks(self) -> range:
+        return range(len(self.repeats))
+
+    def least_costs_of(self, c: PlanClass, recompute: str) -> list[LeastCost]:
+        return [
+            self.mapper.least_costs(i, recompute).at(c.degree, c.micro_batch, c.context_degree) for i in self._blocks
+        ]
 
     def costs_of(self, c: PlanClass, recompute: str) -> list[BlockCosts | LeastCost] | None:
         """The most repeated block mapped (on dataflow chips: sharded, its partitioning at the least it can take), the
         others at the least they can take. Where communication adds to a kernel's time, a block is mapped once per
-        tensor degree and its collectives priced for each placement of it."""
+        tensor and context degree and its collectives priced for each placement of them."""
+        key = (c, recompute)
+        if key not in self._costs:
+            self._costs[key] = self._costs_of(c, recompute)
+        return self._costs[key]
+
+    def _costs_of(self, c: PlanClass, recompute: str) -> list[BlockCosts | LeastCost] | None:
         dimensions = self.search.system.dimensions
-        tensor = Group(tuple(Part(d, f) for d, f in zip(dimensions, c.tensor, strict=True)))
-        repeats = [n for _, n in self.search.workload.blocks]
-        main = max(range(len(repeats)), key=lambda i: repeats[i])
-        mapper = self.search.mapper
-        shared = mapper.additive and not self.search.settings.certify_all
-        where = innermost(c.degree, self.search.system.dimensions) if shared else tensor
+        groups = place([("tensor", c.tensor), ("context", c.context)], dimensions)
+        where = groups
+        if self.mapper.additive and not self.search.settings.certify_all:
+            where = {name: innermost(group.size, dimensions) for name, group in groups.items()}
+        context = self.mapper.context_of(where["tensor"], c.sequence, where["context"])
         try:
-            mapped = mapper.bounded_in(mapper.context_of(where, c.sequence), c.micro_batch, main)
+            mapped = self.mapper.bounded_in(context, c.micro_batch, self.main)
         except (NoShardingError, InfeasibleError) as error:
             if isinstance(error, InfeasibleError):
                 self.search.refused.append(error)
             return None
-        costs = mapped.costs(recompute, self.search.workload.training)
-        if where != tensor:
-            costs = repriced(costs, mapped.evaluation, recompute, lambda op, size: self.search.price(op, size, tensor))
-        blocks, timer = self.search.mapper.blocks_at(c.micro_batch), self.search.timer
-        return [costs if i == main else least_cost(b, c.degree, timer, recompute) for i, b in enumerate(blocks)]
+        costs = mapped.costs(recompute, self._training)
+        if where != groups:
+            costs = repriced(
+                costs, mapped.evaluation, recompute, lambda op, size, over: self.search.price(op, size, groups[over])
+            )
+        return self._with_least(c, recompute, costs)
+
+    def _with_least(self, c: PlanClass, recompute: str, main: BlockCosts | LeastCost) -> list[BlockCosts | LeastCost]:
+        least = self.least_costs_of(c, recompute)
+        return [main if i == self.main else costs for i, costs in enumerate(least)]
+
+    def scaled_costs_of(self, c: PlanClass, recompute: str) -> list[BlockCosts | LeastCost] | None:
+        """The most repeated block at its share of what the smallest micro-batch of whole sequences that holds as many
+        tokens takes, with what it gathers; the others at the least they can take."""
+        if not self.mapper.additive or self.search.settings.certify_all:
+            return self.least_costs_of(c, recompute)  # type: ignore[return-value]
+        sequences = -(-c.micro_batch // c.context_degree)
+        whole = PlanClass(c.tensor, (1,) * len(c.context), c.sequence, sequences)
+        costs = self.costs_of(whole, recompute)
+        if costs is None:
+            return None
+        least, messages = self.mapper.least_costs(self.main, recompute), self.mapper.messages(self.main)
+        group = place([("tensor", c.tensor), ("context", c.context)], self.search.system.dimensions)["context"]
+
+        def gathered(phase: Phase) -> float:
+            return gathered_s(
+                messages, phase, c.degree, c.micro_batch, lambda op, size: self.search.price(op, size, group)
+            )
+
+        share = c.micro_batch / c.context_degree / sequences
+        main = scaled(
+            costs[self.main],
+            share,
+            (least.started_s(True), least.started_s(False)),
+            (gathered("forward"), gathered("backward")),
+        )
+        return self._with_least(c, recompute, main)
 
     def bound_of(self, plan: Plan) -> float | None:
         """On dataflow chips the plan with its blocks sharded but not partitioned, everything else in full."""
@@ -124,16 +187,20 @@ def search_plans(
 ) -> BestFirst:
     """One best-first search of what `request` leaves open; `record` notes a feasible plan and gives its value."""
     space = PlanSpace(search.workload, search.system, request)
+    levels = _Levels(search, space, record)
+    weight = weight_of(search.system, request.objective or "time")
+    # at cycle level fewer tokens can take less than their share, which is what dominance rests on
+    may_dominate = search.mapper.additive and not search.settings.certify_all
     found = BestFirst(
         space=space,
+        table=ClassTable(space, levels.least(), levels.messages(), weight, may_dominate),
         assumptions=search.assumptions,
         timer=search.timer,
-        evaluator=_Levels(search, space, record),
-        weight=weight_of(search.system, request.objective or "time"),
+        evaluator=levels,
+        weight=weight,
         threshold=threshold,
         late=search.late,
         capacity=search.capacity_bytes,
-        blocks_at=search.mapper.blocks_at,
         prune=search.settings.prune,
     )
     found.run()
@@ -153,7 +220,7 @@ def seed(search: Search, request: PlanRequest, record: Callable[[Evaluated], flo
         return found[-1]
 
     for stages in _rising(search, node):
-        rule = replace(request, tensor=node, pipeline=stages, micro_batch=1)
+        rule = replace(request, tensor=node, context=request.context or 1, pipeline=stages, micro_batch=1)
         before = len(search.shortfalls)
         search_plans(search, rule, noted, lambda: min(found, default=math.inf))
         del search.shortfalls[before:]
@@ -188,11 +255,17 @@ def baselines(search: Search, best_value: float) -> list[Baseline]:
         objective=request.objective, batch_at_most=request.batch_at_most, at_most_chips=request.at_most_chips,
         micro_batch=request.micro_batch,
     )  # fmt: skip
-    found = [_named(search, "pure data parallel", [replace(open_request, tensor=1, pipeline=1)], best_value)]
+    found = [_named(search, "pure data parallel", [replace(open_request, tensor=1, context=1, pipeline=1)], best_value)]
     node = search.system.dimensions[0].size
     rule = [
         replace(
-            open_request, tensor=node, pipeline=p, schedule="1f1b", zero=1, placement={"tensor": {_first(search): node}}
+            open_request,
+            tensor=node,
+            context=1,
+            pipeline=p,
+            schedule="1f1b",
+            zero=1,
+            placement={"tensor": {_first(search): node}},
         )
         for p in _rising(search, node)
     ]

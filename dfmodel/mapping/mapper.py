@@ -6,21 +6,24 @@ mapped, whatever else a plan chooses.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from dfmodel.assumptions import Assumptions
 from dfmodel.errors import InfeasibleError
-from dfmodel.mapping.context import Context
+from dfmodel.mapping.context import ONE_CHIP, Context
 from dfmodel.mapping.evaluate import BlockEvaluator, check_against
 from dfmodel.mapping.ideals import LatticeTooLargeError
 from dfmodel.mapping.joint import JointProblem, JointResult, is_segmented, solve_joint
+from dfmodel.mapping.kernel_time import KernelTimer
+from dfmodel.mapping.least_cost import LeastCosts, Message, context_messages
 from dfmodel.mapping.map_block import MappedBlock, SolverSettings, describe_solve, map_block, solve_block_sharding
 from dfmodel.mapping.plan import PlanRequest
-from dfmodel.mapping.sharding import Sharding
+from dfmodel.mapping.sharding import NoShardingError, Sharding, ShardingRules, strategies
 from dfmodel.systems.network import Group, innermost
 from dfmodel.systems.system import System
+from dfmodel.workloads.context_parallel import over_context
 from dfmodel.workloads.graph import Block, Strategy, Workload
 
 #: Seconds of one branch and bound over sharding and partitioning together.
@@ -29,8 +32,25 @@ JOINT_S = 10.0
 #: A sharding must beat the one a plan was evaluated with by this share to replace it.
 IMPROVEMENT = 1e-9
 
-#: Block number, tensor group, sequence sharding, micro-batch, and (amortised reductions) data group and micro-batches.
-Key = tuple[int, Group, bool, int, Group | None, int | None]
+
+class Key(NamedTuple):
+    """What the mapping of a block depends on: its number, the micro-batch, and the context (with amortised reductions
+    also data group and micro-batches)."""
+
+    block: int
+    micro_batch: int
+    tensor: Group
+    sequence: bool
+    context_parallel: Group
+    data: Group | None = None
+    amortised_over: int | None = None
+
+
+def key_of(block: int, micro_batch: int, context: Context) -> Key:
+    return Key(
+        block, micro_batch, context.tensor, context.sequence, context.context_parallel, context.data,
+        context.amortised_over,
+    )  # fmt: skip
 
 
 @dataclass
@@ -46,11 +66,13 @@ class BlockMapper:
     mips_solved: int = 0
     all_proven: bool = True
     mapped: dict[Key, MappedBlock | InfeasibleError] = field(default_factory=dict)
-    _blocks: dict[int, tuple[Block, ...]] = field(default_factory=dict)
+    _blocks: dict[tuple[int, int], tuple[Block, ...]] = field(default_factory=dict)
     _shardings: dict[tuple[Any, ...], dict[str, Strategy]] = field(default_factory=dict)
     _evaluators: dict[Key, BlockEvaluator] = field(default_factory=dict)
     _unpartitioned: dict[Key, MappedBlock] = field(default_factory=dict)
-    _contexts: dict[tuple[Group, bool], Context] = field(default_factory=dict)
+    _contexts: dict[tuple[Group, bool, Group], Context] = field(default_factory=dict)
+    _least: dict[tuple[int, str], LeastCosts] = field(default_factory=dict)
+    _messages: dict[int, list[Message]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._smallest = self.request.micro_batch or 1
@@ -66,29 +88,49 @@ class BlockMapper:
             and a.traffic.per == "tensor"
         )
 
-    def context_of(self, tensor: Group, sequence: bool) -> Context:
-        """The context of every plan with this tensor parallel group, where reductions are not amortised."""
-        key = (tensor, sequence)
+    def context_of(self, tensor: Group, sequence: bool, context_parallel: Group = ONE_CHIP) -> Context:
+        """The context of every plan with these tensor and context parallel groups, where reductions are not
+        amortised."""
+        key = (tensor, sequence, context_parallel)
         if key not in self._contexts:
-            self._contexts[key] = Context(self.system, self.assumptions, self.workload.dtype, tensor, sequence)
+            self._contexts[key] = Context(
+                self.system, self.assumptions, self.workload.dtype, tensor, sequence, context_parallel=context_parallel
+            )
         return self._contexts[key]
 
-    def blocks_at(self, micro_batch: int) -> tuple[Block, ...]:
-        """The workload's blocks for micro-batches of so many sequences."""
-        if micro_batch not in self._blocks:
-            self._blocks[micro_batch] = tuple(b.at_batch(micro_batch) for b, _ in self.workload.blocks)
-        return self._blocks[micro_batch]
+    def blocks_at(self, micro_batch: int, context_degree: int = 1) -> tuple[Block, ...]:
+        """The workload's blocks for micro-batches of so many sequences, each divided over a context parallel group."""
+        key = (micro_batch, context_degree)
+        if key not in self._blocks:
+            self._blocks[key] = tuple(
+                over_context(b, context_degree).at_batch(micro_batch) for b, _ in self.workload.blocks
+            )
+        return self._blocks[key]
+
+    def least_costs(self, block: int, mode: str) -> LeastCosts:
+        """What a block costs at least under a recomputation mode, by degrees and micro-batch."""
+        key = (block, mode)
+        if key not in self._least:
+            timer = KernelTimer(self.system.chip, self.workload.dtype, self.assumptions)
+            self._least[key] = LeastCosts(self.workload.blocks[block][0], mode, timer)
+        return self._least[key]
+
+    def messages(self, block: int) -> list[Message]:
+        """What a block gathers over a context parallel group."""
+        if block not in self._messages:
+            self._messages[block] = context_messages(self.workload.blocks[block][0])
+        return self._messages[block]
 
     def mapped_in(self, context: Context, micro_batch: int, block: int) -> MappedBlock:
         """One of the workload's blocks mapped in a context. Raises InfeasibleError or NoShardingError where it cannot
         be."""
-        return self.map((block, context.tensor, context.sequence, micro_batch, None, None), context)
+        return self.map(key_of(block, micro_batch, context), context)
 
     def bounded_in(self, context: Context, micro_batch: int, block: int) -> MappedBlock:
         """The same where chips run kernel by kernel; on dataflow chips sharded only, with its seconds bounded."""
         if not context.dataflow:
             return self.mapped_in(context, micro_batch, block)
-        return self.relaxed((block, context.tensor, context.sequence, micro_batch, None, None), context)
+        return self.relaxed(key_of(block, micro_batch, context), context)
 
     def map(self, key: Key, context: Context) -> MappedBlock:
         """A block mapped once. Raises InfeasibleError (every time) where it cannot be."""
@@ -114,22 +156,23 @@ class BlockMapper:
     def _sharded(self, key: Key, context: Context) -> BlockEvaluator:
         """The evaluator of a block with the pool's sharding for its tensor degree."""
         if key not in self._evaluators:
-            block = self.blocks_at(key[3])[key[0]]
+            block = self.blocks_at(key.micro_batch, key.context_parallel.size)[key.block]
             self._evaluators[key] = BlockEvaluator(block, self._pooled(key, block, context), context)
         return self._evaluators[key]
 
     def _pooled(self, key: Key, block: Block, context: Context) -> dict[str, Strategy]:
-        """The sharding proven best for a block and tensor degree: on the innermost placement of the degree with the
-        smallest micro-batch, or (`certify_all`) in the very context."""
-        own = key if self.settings.certify_all else (key[0], context.chips, context.sequence)
+        """The sharding proven best for a block and tensor degree: of whole sequences, on the innermost placement of the
+        degree with the smallest micro-batch, or (`certify_all`) in the very context."""
+        own = key if self.settings.certify_all else (key.block, context.chips, context.sequence)
         if own not in self._shardings:
             where, there = block, context
             if not self.settings.certify_all and context.amortised_over is None:
-                where = self.blocks_at(self._smallest)[key[0]]
-                there = self.context_of(innermost(context.chips, self.system.dimensions), context.sequence) or context
+                where = self.blocks_at(self._smallest)[key.block]
+                there = self.context_of(innermost(context.chips, self.system.dimensions), context.sequence)
             sharding, _ = self._solve_sharding(where, there)
             self._shardings[own] = strategies_of(sharding)
-        return self._shardings[own]
+        known = self._shardings[own]
+        return known if len(known) == len(block.kernels) else sharded_alike(block, known, context)
 
     def _solve_sharding(self, block: Block, context: Context) -> tuple[Sharding, dict[str, Any]]:
         sharding, result = solve_block_sharding(block, context, self.request.sharding, self.limits())
@@ -202,6 +245,35 @@ class BlockMapper:
         except LatticeTooLargeError:
             return strategies, None
         return found.strategies, found
+
+
+def sharded_alike(block: Block, known: Mapping[str, Strategy], context: Context) -> dict[str, Strategy]:
+    """The strategies `known` by kernel of a block, for the same block divided over a context parallel group: what
+    gathers is divided as its reader needs it, what scatters as its writer leaves it, else whole.
+
+    Raises NoShardingError where a kernel on fewer tokens can no longer be divided as before.
+    """
+    rules = ShardingRules(context.sequence, context.assumptions.sharding.weights)
+    legal = {k.name: {s.name: s for s in strategies(block, k, context.chips, rules)} for k in block.kernels}
+    found = {}
+    for kernel in block.kernels:
+        if kernel.name in known:
+            name = known[kernel.name].name
+            if name not in legal[kernel.name]:
+                raise NoShardingError(f"kernel '{kernel.name}' is too short to be divided along {name}")
+            found[kernel.name] = legal[kernel.name][name]
+    for kernel in block.kernels:
+        if kernel.context_collective is None:
+            continue
+        gathers = kernel.context_collective == "all_gather"
+        whole = (kernel.outputs if gathers else kernel.inputs)[0].tensor
+        other = block.consumers[whole][0] if gathers else block.producer[whole]
+        operands, layouts = block.by_name[other].inputs, found[other].needs
+        if not gathers:
+            operands, layouts = block.by_name[other].outputs, found[other].gives
+        wanted = next(layout for o, layout in zip(operands, layouts, strict=True) if o.tensor == whole)
+        found[kernel.name] = legal[kernel.name].get(wanted, legal[kernel.name]["replicated"])
+    return found
 
 
 def strategies_of(sharding: Sharding) -> dict[str, Strategy]:

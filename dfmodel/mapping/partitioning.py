@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-import pyomo.environ as pyo
+import pyomo.core as pyo
 
 from dfmodel.mapping.problem import PartitionProblem
 from dfmodel.mapping.solver import SolveResult, solve

@@ -13,7 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pyomo.environ as pyo
+import pyomo.core as pyo
 
 from dfmodel.mapping.columns import Columns, totals_of
 from dfmodel.mapping.ideals import Ideals

@@ -124,7 +124,8 @@ def _stage(
     parts = {
         "compute": exposed["compute"],
         "memory": exposed["memory"],
-        "tensor-parallel communication": exposed["network"],
+        "tensor-parallel communication": sum(c.exposed_s["network"] * (1 - c.context_share) * n for c, n in here),
+        "context-parallel communication": sum(c.exposed_s["network"] * c.context_share * n for c, n in here),
         "launch": exposed["launch"],
         "recomputation": sum(c.repeated_s * n for c, n in here),
         "pipeline communication": send_s * (sent_forward + sent_back),
@@ -144,17 +145,23 @@ def _stage(
         [share * max(0.0, forward - busy[0]), share * max(0.0, backward + weights - busy[1])],
         sum(c.parameters * n for c, n in here),
         sum(c.parameter_bytes * n for c, n in here),
-        {"tensor-parallel communication": sum(c.hidden_network_s * n for c, n in here)},
+        {
+            "tensor-parallel communication": sum(c.hidden_network_s * (1 - c.context_share) * n for c, n in here),
+            "context-parallel communication": sum(c.hidden_network_s * c.context_share * n for c, n in here),
+        },
     )
+    if plan.degree("context") == 1:
+        del built.parts["context-parallel communication"], built.hidden["context-parallel communication"]
     if training:
         _add_recurring(built, plan, context, priced)
     return built
 
 
 def _share_links(plan: Plan) -> bool:
-    """Whether tensor- and data-parallel groups use links of one dimension: then one waits while the other sends."""
-    tensor = {p.dimension.name for p in plan.groups["tensor"].parts}
-    return any(p.dimension.name in tensor for p in plan.groups["data"].parts)
+    """Whether groups inside a block and those that reduce gradients use links of one dimension: then one waits while
+    the other sends."""
+    inner = {p.dimension.name for degree in ("tensor", "context") for p in plan.groups[degree].parts}
+    return any(p.dimension.name in inner for p in plan.replicas.parts)
 
 
 def _add_recurring(stage: _Stage, plan: Plan, context: Context, priced: Priced) -> None:
@@ -163,7 +170,7 @@ def _add_recurring(stage: _Stage, plan: Plan, context: Context, priced: Priced) 
     for message in _messages(stage, plan, context):
         if not message.every_micro_batch:
             continue
-        taken = priced(message.operation, message.bytes, plan.groups["data"])
+        taken = priced(message.operation, message.bytes, plan.replicas)
         behind = int(message.behind == "backward")
         visible = max(taken / _buckets(stage, context), taken - stage.windows[behind])
         stage.windows[behind] -= taken - visible
@@ -188,10 +195,9 @@ def _once_per_step(
     hidden: dict[str, float] = {}
     waited = {"forward": 0.0, "backward": 0.0}
     still = 0.0 if plan.schedule.startswith("zb") else 1.0 / plan.chunks
-    data = plan.groups["data"]
     sent = {
         id(stage): [
-            (message, priced(message.operation, message.bytes, data))
+            (message, priced(message.operation, message.bytes, plan.replicas))
             for message in _messages(stage, plan, context)
             if not message.every_micro_batch
         ]
@@ -210,7 +216,7 @@ def _once_per_step(
 
 
 def _messages(stage: _Stage, plan: Plan, context: Context) -> list[StateMessage]:
-    if plan.groups["data"].size == 1 or not stage.parameters:
+    if plan.replicas.size == 1 or not stage.parameters:
         return []
     gradient = context.assumptions.memory.gradient
     return state_messages(stage.parameter_bytes, stage.parameters, plan.zero, gradient)
@@ -227,7 +233,7 @@ def _buckets(stage: _Stage, context: Context) -> float:
 
 def _optimizer_s(plan: Plan, context: Context, stage: _Stage) -> float:
     gradient = context.assumptions.memory.gradient
-    moved = optimizer_traffic(stage.parameters, plan.zero, plan.degree("data"), gradient)
+    moved = optimizer_traffic(stage.parameters, plan.zero, plan.replicas.size, gradient)
     return context.timer.memory_s(moved)
 
 

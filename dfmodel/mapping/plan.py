@@ -18,24 +18,30 @@ from dfmodel.mapping.schedules import SCHEDULES, in_flight_table
 from dfmodel.systems.network import Group, factorizations, place
 from dfmodel.systems.system import System
 from dfmodel.units import parse
+from dfmodel.workloads.context_parallel import context_degrees
 from dfmodel.workloads.graph import Workload
 
 #: Degrees from the innermost outwards: in a dimension that several share, tensor parallel chips are neighbours.
-DEGREES = ("tensor", "data", "pipeline")
+DEGREES = ("tensor", "context", "data", "pipeline")
 
 LARGEST_MICRO_BATCH = 8
 
-#: ZeRO stages that are tried without being asked for: with a pipeline gradients wait for all micro-batches.
 #: What is minimised: seconds; seconds x price or x power of the chips used (throughput per dollar, per watt).
 OBJECTIVES = ("time", "cost", "energy")
 
+#: ZeRO stages that are tried without being asked for: with a pipeline gradients wait for all micro-batches.
 SEARCHED_ZERO = (0, 1, 2, 3)
 SEARCHED_ZERO_PIPELINED = (0, 1)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One plan. `factors[d][i]` is what degree DEGREES[d] takes of dimension i of `system`."""
+    """One plan. `factors[d][i]` is what degree DEGREES[d] takes of dimension i of `system`.
+
+    Chips of the context and data parallel groups hold the same weights: together they are the replicas over which
+    gradients are reduced and ZeRO divides states. `expert` of the data parallel chips share the experts of a layer
+    between them; workloads without experts have 1.
+    """
 
     system: System
     factors: tuple[tuple[int, ...], ...]
@@ -46,17 +52,25 @@ class Plan:
     schedule: str = "1f1b"
     chunks: int = 1
     zero: int = 0
+    expert: int = 1
 
     @cached_property
     def groups(self) -> dict[str, Group]:
         return place(list(zip(DEGREES, self.factors, strict=True)), self.system.dimensions)
+
+    @cached_property
+    def replicas(self) -> Group:
+        """The chips that hold the same weights: context and data parallel ones."""
+        tensor, context, data, _ = self.factors
+        together = tuple(c * d for c, d in zip(context, data, strict=True))
+        return place([("tensor", tensor), ("replicas", together)], self.system.dimensions)["replicas"]
 
     def degree(self, name: str) -> int:
         return self.groups[name].size
 
     @cached_property
     def chips(self) -> int:
-        return self.degree("tensor") * self.degree("data") * self.degree("pipeline")
+        return math.prod(group.size for group in self.groups.values())
 
     @property
     def batch(self) -> int:
@@ -75,6 +89,7 @@ class Plan:
         return {
             "tensor": self.degree("tensor"),
             "sequence_sharding": self.sequence,
+            "context": self.degree("context"),
             "pipeline": self.degree("pipeline"),
             "data": self.degree("data"),
             "micro_batch": self.micro_batch,
@@ -102,6 +117,7 @@ class PlanRequest:
     """
 
     tensor: int | None = None
+    context: int | None = None
     pipeline: int | None = None
     data: int | None = None
     sequence_sharding: bool | None = None
@@ -110,6 +126,7 @@ class PlanRequest:
     schedule: str | None = None
     chunks: int | None = None
     zero: int | None = None
+    expert: int | None = None
     use_all_chips: bool | None = None
     at_most_chips: int | None = None
     batch_at_most: bool | None = None
@@ -137,7 +154,7 @@ def plan_request(settings: Mapping[str, Any]) -> PlanRequest:
     """A checked request from `plan.*` settings. Raises InputError with every problem found."""
     known = {f.name for f in fields(PlanRequest)}
     problems = [f"plan.{k}: unknown key{did_you_mean(k, known)}" for k in settings if k not in known]
-    for key in ("tensor", "pipeline", "data", "micro_batch", "chunks", "at_most_chips", "best"):
+    for key in ("tensor", "context", "pipeline", "data", "micro_batch", "chunks", "expert", "at_most_chips", "best"):
         value = settings.get(key)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             problems.append(f"plan.{key}: must be a whole number of at least 1, got {value!r}")
@@ -235,6 +252,10 @@ def check_space(workload: Workload, system: System, request: PlanRequest) -> Non
         for dimension in by_dimension:
             if dimension not in names:
                 raise InputError(f"plan.placement.{degree}: no dimension '{dimension}'{did_you_mean(dimension, names)}")
+    if request.expert not in (None, 1):
+        raise InputError(f"plan.expert: {workload.title} has no experts to divide; remove it")
+    if request.context is not None and request.context not in context_degrees(workload, request.context):
+        raise InputError(_no_context(workload, request.context))
     wanted = [(d, getattr(request, d)) for d in DEGREES if getattr(request, d) is not None]
     needed = math.prod(w for _, w in wanted)
     if needed > system.chips:
@@ -260,9 +281,18 @@ def check_space(workload: Workload, system: System, request: PlanRequest) -> Non
             raise InputError(why_not[0])
 
 
+def _no_context(workload: Workload, asked: int) -> str:
+    """Why a context degree cannot be had, with the next lower ones that can."""
+    possible = context_degrees(workload, asked)
+    if possible == [1]:
+        return f"plan.context: the sequences of {workload.title} cannot be divided over chips; remove it"
+    shown = ", ".join(map(str, possible[-3:]))
+    return f"plan.context: sequences do not divide into {asked} parts; possible below it: {shown}"
+
+
 def candidate_plans(workload: Workload, system: System, request: PlanRequest) -> Iterator[Plan]:
-    """Every plan that uses all chips: each split of each dimension, with or without sequence sharding, micro-batches
-    of 1 to 8 sequences that divide the batch, recomputation none or full.
+    """Every plan that uses all chips without context parallelism: each split of each dimension, with or without
+    sequence sharding, micro-batches of 1 to 8 sequences that divide the batch, recomputation none or full.
 
     Raises InputError where nothing fits the request, saying which part of it cannot be.
     """
@@ -277,7 +307,7 @@ def candidate_plans(workload: Workload, system: System, request: PlanRequest) ->
     deep_only = True
     undivided: list[str] = []
     for factors in table:
-        tensor, data, pipeline = (_product(f) for f in factors)
+        tensor, _, data, pipeline = (_product(f) for f in factors)
         if pipeline > layers:
             continue
         deep_only = False
@@ -301,7 +331,7 @@ def candidate_plans(workload: Workload, system: System, request: PlanRequest) ->
     if not found and undivided:
         raise InputError(undivided[0])
     if not found:
-        degrees = sorted({_product(f[1]) for f in table})
+        degrees = sorted({_product(f[DEGREES.index("data")]) for f in table})
         shown = ", ".join(map(str, degrees[:12]))
         raise InputError(
             f"workload.batch: no plan divides a batch of {workload.batch}: it must be a multiple of data degree x "
@@ -311,23 +341,30 @@ def candidate_plans(workload: Workload, system: System, request: PlanRequest) ->
 
 
 def _factors(system: System, request: PlanRequest) -> Iterator[tuple[tuple[int, ...], ...]]:
+    if request.expert not in (None, 1):
+        raise InputError("plan.expert: no workload has experts yet; remove it")
+    if request.context not in (None, 1):
+        raise InputError("plan.context: only with assumptions.iteration.model=scheduled; remove one of them")
     wanted = (request.tensor, request.data, request.pipeline)
     placed = request.placement or {}
+    apart = tuple(d for d in DEGREES if d != "context")
     names = [d.name for d in system.dimensions]
     for degree, by_dimension in placed.items():
         for dimension in by_dimension:
             if dimension not in names:
                 raise InputError(f"plan.placement.{degree}: no dimension '{dimension}'{did_you_mean(dimension, names)}")
-    for row in factorizations(system.dimensions, DEGREES).tolist():
+    for row in factorizations(system.dimensions, apart).tolist():
         if any(w is not None and _product(f) != w for w, f in zip(wanted, row, strict=True)):
             continue
         if any(
-            row[DEGREES.index(degree)][names.index(dimension)] != factor
+            row[apart.index(degree)][names.index(dimension)] != factor
             for degree, by_dimension in placed.items()
+            if degree in apart
             for dimension, factor in by_dimension.items()
         ):
             continue
-        yield tuple(tuple(f) for f in row)
+        tensor, data, pipeline = (tuple(f) for f in row)
+        yield (tensor, (1,) * len(names), data, pipeline)
 
 
 def micro_batches(workload: Workload, request: PlanRequest) -> list[int]:
@@ -342,13 +379,13 @@ def _has_batch(workload: Workload) -> bool:
     return any("batch" in k.dims for block, _ in workload.blocks for k in block.kernels)
 
 
-def sequence_choices(workload: Workload, tensor: int, request: PlanRequest) -> list[bool]:
+def sequence_choices(workload: Workload, tensor: int, request: PlanRequest, context: int = 1) -> list[bool]:
     if request.sequence_sharding is not None:
         return [request.sequence_sharding]
     if tensor == 1 or not _has_batch(workload):
         return [False]
     lengths = {x.dims["token"] for block, _ in workload.blocks for x in block.tensors.values() if "token" in x.dims}
-    return [False, True] if lengths and all(n >= tensor for n in lengths) else [False]
+    return [False, True] if lengths and all(n >= tensor * context for n in lengths) else [False]
 
 
 def recompute_choices(workload: Workload, request: PlanRequest) -> list[str]:
@@ -360,10 +397,10 @@ def recompute_choices(workload: Workload, request: PlanRequest) -> list[str]:
     return ["none", "selective", "full"] if selective else ["none", "full"]
 
 
-def zero_choices(workload: Workload, data: int, pipeline: int, request: PlanRequest) -> tuple[int, ...]:
+def zero_choices(workload: Workload, replicas: int, pipeline: int, request: PlanRequest) -> tuple[int, ...]:
     if request.zero is not None:
         return (request.zero,)
-    if data == 1 or not (workload.training and _has_batch(workload)):
+    if replicas == 1 or not (workload.training and _has_batch(workload)):
         return (0,)
     return SEARCHED_ZERO_PIPELINED if pipeline > 1 else SEARCHED_ZERO
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dfmodel.mapping.evaluate import BlockEvaluation, BlockEvaluator, PartitionEvaluation
+from dfmodel.workloads.context_parallel import context_message
 from dfmodel.workloads.differentiate import saved_for_backward
 from dfmodel.workloads.graph import Block, Unit
 
@@ -52,6 +53,18 @@ def kept_tensors(block: Block, mode: str) -> list[str]:
 def workspace_bytes(evaluator: BlockEvaluator, mode: str) -> float:
     """What one block of a micro-batch holds besides while its backward pass runs: what recomputation brings back."""
     return max(0.0, saved_bytes(evaluator, "none") - saved_bytes(evaluator, mode))
+
+
+def gathered_bytes(evaluator: BlockEvaluator) -> float:
+    """What one block holds while a pass runs of tensors gathered over a context parallel group or waiting to be
+    scattered: all of a pass, of the larger pass."""
+    block = evaluator.block
+    held = {"forward": 0.0, "backward": 0.0}
+    for kernel in block.kernels:
+        message = context_message(block, kernel, evaluator.strategies[kernel.name], evaluator.context.chips)
+        if message is not None:
+            held[kernel.phase] += message[2]
+    return max(held.values())
 
 
 def _held(evaluator: BlockEvaluator, tensor: str) -> float:

@@ -61,7 +61,9 @@ class Certificate:
     plans_evaluated: int
     #: Plans that an admissible bound showed to be no better.
     plans_settled_by_bound: int
-    #: Tensor placements with a sequence choice and a micro-batch, whose blocks are mapped once; those that were.
+    #: Plans by what settled them (or showed that they do not fit) without evaluating them.
+    cut_by: Mapping[str, int]
+    #: Tensor and context placements with a sequence choice and a micro-batch, mapped once; those that were.
     classes: int
     classes_opened: int
     mips: tuple[Mapping[str, Any], ...]

@@ -31,7 +31,7 @@ from dfmodel.mapping.map_block import (
     SolverSettings,
     second_opinions,
 )
-from dfmodel.mapping.mapper import BlockMapper, Key
+from dfmodel.mapping.mapper import BlockMapper, Key, key_of
 from dfmodel.mapping.pipeline import Iteration, amortised
 from dfmodel.mapping.plan import Plan, PlanRequest, candidate_plans, check_space
 from dfmodel.mapping.sharding import NoShardingError
@@ -157,7 +157,7 @@ class Search:
         self.counted = found.counts.counted
         self.evaluated = found.counts.evaluated - found.counts.infeasible
         self.infeasible = found.counts.infeasible + found.counts.cut_by_memory + found.counts.unmappable
-        self.settled_by_bound = found.counts.cut_by_bound + found.counts.cut_before_mapping
+        self.settled_by_bound = found.counts.cut_by_bound + found.counts.cut_before_mapping + found.counts.dominated
         if not self.best_plans:
             if found.open_bound < math.inf:
                 raise LimitError("no plan evaluated within the time limit; raise --time-limit")
@@ -305,7 +305,7 @@ class Search:
     def context(self, plan: Plan) -> Context:
         amortised = self.assumptions.iteration.model == "amortised"
         if not amortised:
-            return self.mapper.context_of(plan.groups["tensor"], plan.sequence)
+            return self.mapper.context_of(plan.groups["tensor"], plan.sequence, plan.groups["context"])
         return Context(
             self.system,
             self.assumptions,
@@ -318,8 +318,7 @@ class Search:
 
     def _keys(self, plan: Plan, context: Context) -> tuple[Key, ...]:
         """What the mapping of each block depends on, of a plan."""
-        rest = (context.tensor, context.sequence, plan.micro_batch, context.data, context.amortised_over)
-        return tuple((i, *rest) for i in range(len(self.workload.blocks)))
+        return tuple(key_of(i, plan.micro_batch, context) for i in range(len(self.workload.blocks)))
 
     def _prove(self, best: Evaluated) -> tuple[Evaluated, list[dict[str, Any]]]:
         """The winner with its shardings solved in its own context, and the programs behind it."""

@@ -15,6 +15,7 @@ from typing import Literal
 
 from dfmodel.errors import DfmodelError, InputError, did_you_mean
 from dfmodel.mapping.fusion import FusedColumn, best_sets
+from dfmodel.workloads.context_parallel import context_message
 from dfmodel.workloads.graph import (
     BATCH,
     PARTIAL,
@@ -218,7 +219,8 @@ def _node_cost(
 ) -> float:
     reduced = sum(block.tensors[o.tensor].bytes for o in kernel.outputs) if strategy.reduce_outputs else 0.0
     if objective == "bytes":
-        return reduced
+        shared = context_message(block, kernel, strategy, chips)
+        return reduced if shared is None else reduced + shared[2]
     return kernel_cost(kernel, strategy) + (collective("all_reduce", reduced) if reduced and chips > 1 else 0.0)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
-import pyomo.environ as pyo
+import pyomo.core as pyo
 
 from dfmodel.errors import LimitError
 from dfmodel.mapping.sharding import NoShardingError, Sharding, ShardingProblem, sharding_cost

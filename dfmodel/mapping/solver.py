@@ -19,7 +19,7 @@ from typing import Any
 
 import highspy
 import numpy as np
-import pyomo.environ as pyo
+import pyomo.core as pyo
 from pyomo.repn.linear import LinearRepnVisitor
 from pyomo.repn.util import OrderedVarRecorder
 

@@ -1,16 +1,16 @@
-"""The plans of a kernel-by-kernel chip as arrays: degrees on dimensions, and what is chosen besides.
+"""The plans of a chip's system as arrays: degrees on dimensions, and what is chosen besides.
 
-A plan places tensor, data and pipeline degrees on every dimension of the topology, innermost first; their product may
-be less than a dimension's size (chips stay idle). Plans with the same tensor placement, sequence sharding and
-micro-batch share the mapping of their blocks: they are a class. Inside a class, plans of the same data and pipeline
-degrees differ only in where those lie.
+A plan places tensor, context, data and pipeline degrees on every dimension of the topology, innermost first; their
+product may be less than a dimension's size (chips stay idle). Plans with the same tensor and context placement,
+sequence sharding and micro-batch share the mapping of their blocks: they are a class. Inside a class, plans of the same
+data and pipeline degrees differ only in where those lie.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -26,6 +26,7 @@ from dfmodel.mapping.plan import (
 )
 from dfmodel.systems.network import Dimension
 from dfmodel.systems.system import System
+from dfmodel.workloads.context_parallel import context_degrees
 from dfmodel.workloads.graph import Workload
 
 #: Dimensions up to this size may be used in part by any number of chips; larger ones (and topologies of more than two
@@ -41,25 +42,37 @@ class PlanClass:
     """Plans with one mapping of their blocks."""
 
     tensor: tuple[int, ...]
+    context: tuple[int, ...]
     sequence: bool
     micro_batch: int
 
     @property
     def degree(self) -> int:
+        """Tensor degree."""
         return math.prod(self.tensor)
+
+    @property
+    def context_degree(self) -> int:
+        return math.prod(self.context)
+
+    @property
+    def taken(self) -> tuple[int, ...]:
+        """What is gone of every dimension to the degrees inside a block."""
+        return tuple(t * c for t, c in zip(self.tensor, self.context, strict=True))
 
 
 @dataclass(frozen=True)
 class Rows:
     """Plans of a class, one row per data and pipeline degree and further choice. `places` is how many placements of the
-    two degrees a row stands for, `gather_s_per_byte` what gathering or reducing over the data group takes at least on
-    any of them; `recompute` indexes into the space's list."""
+    two degrees a row stands for, `replicas` the chips that hold the same weights, `gather_s_per_byte` what gathering or
+    reducing over them takes at least on any of the placements; `recompute` indexes into the space's list."""
 
     data: np.ndarray
     pipeline: np.ndarray
     micro_batches: np.ndarray
     places: np.ndarray
     gather_s_per_byte: np.ndarray
+    replicas: np.ndarray
     recompute: np.ndarray
     zero: np.ndarray
     chunks: np.ndarray
@@ -72,125 +85,172 @@ class Rows:
         return int(self.places.sum())
 
 
+@dataclass(frozen=True)
+class Inner:
+    """Placements of the degrees inside a block: integers [n, dimensions] each."""
+
+    tensor: np.ndarray
+    context: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+
 class PlanSpace:
     """Every plan a request leaves open, by class."""
 
     def __init__(self, workload: Workload, system: System, request: PlanRequest):
         self.workload, self.system, self.request = workload, system, request
-        self._rows: dict[tuple[tuple[int, ...], int], Rows] = {}
+        self._rows: dict[tuple[tuple[int, ...], tuple[int, ...], int], Rows] = {}
+        self._pairs: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+        self._sequences: dict[tuple[int, int], list[bool]] = {}
         self.layers = workload.layers
         self.recomputes = recompute_choices(workload, request)
+        self.micro_batches = micro_batches(workload, request)
         sizes = [d.size for d in system.dimensions]
         self.free = len([s for s in sizes if s > 1]) <= 2 and max(sizes) <= LARGEST_FREE
+        self.chips = min(system.chips, request.at_most_chips or system.chips)
 
-    def classes(self) -> Iterator[PlanClass]:
-        """Every class, tensor placements from the innermost dimension outwards."""
-        choices = [self._factors_of(d, "tensor", 1) for d in self.system.dimensions]
-        for tensor in itertools.product(*choices):
-            degree = math.prod(tensor)
-            if self.request.tensor not in (None, degree):
-                continue
-            if degree > 1 and self.request.tensor is None and not self._divides_heads(degree):
-                continue
-            for sequence in sequence_choices(self.workload, degree, self.request):
-                for batch in micro_batches(self.workload, self.request):
-                    yield PlanClass(tensor, sequence, batch)
+    def inner(self) -> Inner:
+        """Every placement of tensor and context degrees, tensor inside, from the innermost dimension outwards."""
+        contexts = np.array(
+            [c for c in context_degrees(self.workload, self.chips) if self.request.context in (None, c)]
+        )
+        per_dimension = [np.array(self._pairs_of(d), dtype=np.int64).reshape(-1, 2) for d in self.system.dimensions]
+        tensor, context = _product(per_dimension)
+        degrees, shared = tensor.prod(axis=1), context.prod(axis=1)
+        keep = np.isin(shared, contexts) & (degrees * shared <= self.chips)
+        if self.request.tensor is not None:
+            keep &= degrees == self.request.tensor
+        else:
+            heads = self.workload.facts.get("heads")
+            keep &= heads % degrees == 0 if isinstance(heads, int) else True
+        return Inner(tensor[keep], context[keep])
 
-    def _divides_heads(self, degree: int) -> bool:
-        """Whether a tensor degree divides the attention heads, where the workload has them."""
-        heads = self.workload.facts.get("heads")
-        return not isinstance(heads, int) or heads % degree == 0
-
-    def _factors_of(self, dimension: Dimension, degree: str, taken: int) -> list[int]:
-        """Factors a degree may take of a dimension of which `taken` is gone to more inner degrees."""
-        wanted = (self.request.placement or {}).get(degree, {}).get(dimension.name)
-        room = dimension.size // taken
-        possible = [f for f in range(1, room + 1) if self._allowed(dimension.size, taken * f)]
-        return [f for f in possible if wanted is None or f == wanted]
+    def _pairs_of(self, dimension: Dimension) -> list[tuple[int, int]]:
+        """Factors tensor and context degrees may take of a dimension."""
+        size, name = dimension.size, dimension.name
+        wanted = [(self.request.placement or {}).get(degree, {}).get(name) for degree in ("tensor", "context")]
+        longest = context_degrees(self.workload, size)[-1]
+        return [
+            (t, c)
+            for t in range(1, size + 1)
+            if self._allowed(size, t)
+            for c in range(1, min(size // t, longest) + 1)
+            if self._allowed(size, t * c) and all(w in (None, f) for w, f in zip(wanted, (t, c), strict=True))
+        ]
 
     def _allowed(self, size: int, used: int) -> bool:
         return self.free or size % used == 0
 
-    def placements(self, tensor: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """Factors of data and pipeline on every dimension: two integer arrays [n, dimensions]."""
+    def sequences(self, tensor: int, context: int) -> list[bool]:
+        """With and without sequence sharding, where the degrees leave the choice."""
+        key = (tensor, context)
+        if key not in self._sequences:
+            self._sequences[key] = sequence_choices(self.workload, tensor, self.request, context)
+        return self._sequences[key]
+
+    def classes(self) -> Iterator[PlanClass]:
+        """Every class."""
+        inner = self.inner()
+        for tensor, context in zip(inner.tensor.tolist(), inner.context.tolist(), strict=True):
+            for sequence in self.sequences(math.prod(tensor), math.prod(context)):
+                for batch in self.micro_batches:
+                    yield PlanClass(tuple(tensor), tuple(context), sequence, batch)
+
+    def placements(self, taken: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Factors of data and pipeline on every dimension of which `taken` is gone: two integers [n, dimensions]."""
         wanted = self.request.placement or {}
         pinned = tuple(
             tuple(wanted.get(degree, {}).get(d.name) for d in self.system.dimensions) for degree in ("data", "pipeline")
         )
         sizes = tuple(d.size for d in self.system.dimensions)
-        return _splits(sizes, tensor, self.free, self.request.use_all, pinned)
+        return _splits(sizes, taken, self.free, self.request.use_all, pinned)
+
+    def _pairs_on(self, taken: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Distinct data and pipeline degrees [n, 2] that the request allows whatever the micro-batch, how many
+        placements each has, and which pair every placement is (-1: not allowed)."""
+        if taken not in self._pairs:
+            data, pipeline = self.placements(taken)
+            dp, pp = data.prod(axis=1), pipeline.prod(axis=1)
+            keep = (pp <= self.layers) & (dp * pp * math.prod(taken) <= self.chips) & (dp <= self.workload.batch)
+            for degree, values in (("data", dp), ("pipeline", pp)):
+                wanted = getattr(self.request, degree)
+                if wanted is not None:
+                    keep &= values == wanted
+            width = int(pp.max(initial=1)) + 1
+            codes, which, places = np.unique(dp[keep] * width + pp[keep], return_inverse=True, return_counts=True)
+            numbers = np.full(len(dp), -1)
+            numbers[keep] = which.reshape(-1)
+            self._pairs[taken] = np.stack([codes // width, codes % width], axis=1), places, numbers
+        return self._pairs[taken]
+
+    def _divides(self, data: np.ndarray, micro_batch: int) -> np.ndarray:
+        """Which data degrees take a whole number of micro-batches of the batch."""
+        step = np.maximum(data * micro_batch, 1)
+        fits = step <= self.workload.batch
+        return fits if self.request.batch_at_most else fits & (self.workload.batch % step == 0)
+
+    def plans_in(self, taken: tuple[int, ...], context: int) -> np.ndarray:
+        """How many plans a class has that leaves so much of every dimension, by micro-batch: [micro-batches]."""
+        pairs, places, _ = self._pairs_on(taken)
+        dp, pp = pairs[:, 0], pairs[:, 1]
+        zeros = sum(self._may_zero(zero, dp * context, pp).astype(np.int64) for zero in range(4))
+        found = []
+        for micro_batch in self.micro_batches:
+            counts = self.workload.batch // np.maximum(dp * micro_batch, 1)
+            chunks = sum(self._can_interleave(pp, counts, v).astype(np.int64) for v in self._chunk_choices())
+            found.append(int((places * zeros * chunks)[self._divides(dp, micro_batch)].sum()))
+        return np.array(found) * len(self.recomputes)
 
     def rows(self, c: PlanClass) -> Rows:
         """The plans of a class that divide the batch and have a layer for every stage; they do not depend on sequence
         sharding."""
-        key = (c.tensor, c.micro_batch)
+        key = (c.taken, c.context, c.micro_batch)
         if key not in self._rows:
             self._rows[key] = self._rows_of(c)
         return self._rows[key]
 
     def _rows_of(self, c: PlanClass) -> Rows:
-        data, pipeline = self.placements(c.tensor)
-        dp, pp = data.prod(axis=1), pipeline.prod(axis=1)
-        keep = pp <= self.layers
-        keep &= dp * c.micro_batch <= self.workload.batch
-        if not self.request.batch_at_most:
-            keep &= self.workload.batch % np.maximum(dp * c.micro_batch, 1) == 0
-        for degree, values in (("data", dp), ("pipeline", pp)):
-            wanted = getattr(self.request, degree)
-            if wanted is not None:
-                keep &= values == wanted
-        if self.request.at_most_chips is not None:
-            keep &= dp * pp * c.degree <= self.request.at_most_chips
-        width = int(pp.max(initial=1)) + 1
-        codes, which, places = np.unique(dp[keep] * width + pp[keep], return_inverse=True, return_counts=True)
-        pairs = np.stack([codes // width, codes % width], axis=1)
+        pairs, places, numbers = self._pairs_on(c.taken)
+        own = self._divides(pairs[:, 0], c.micro_batch)
+        shared = c.context_degree
         # only ZeRO 2 and 3 communicate with every micro-batch
-        may = self._may_zero(2, pairs[:, 0], pairs[:, 1]) | self._may_zero(3, pairs[:, 0], pairs[:, 1])
+        may = self._may_zero(2, pairs[:, 0] * shared, pairs[:, 1]) | self._may_zero(
+            3, pairs[:, 0] * shared, pairs[:, 1]
+        )
+        some = (numbers >= 0) & (own & may)[numbers]
         rates = np.full(len(pairs), np.inf)
-        some = may[which.reshape(-1)]
-        np.minimum.at(rates, which.reshape(-1)[some], self._data_rates(data[keep][some]))
+        replicas = self.placements(c.taken)[0][some] * np.array(c.context)
+        np.minimum.at(rates, numbers[some], gather_rates(replicas, self.system.dimensions))
         rates[~may] = 0.0
-        return self._expanded(c, pairs[:, 0], pairs[:, 1], places, rates)
-
-    def _data_rates(self, data: np.ndarray) -> np.ndarray:
-        """Least seconds per byte of gathering over every data-parallel group, which reducing takes too: [n].
-
-        The chips of a block of inner dimensions must get what the others hold, over the links of the outer ones.
-        """
-        chips = data.prod(axis=1)
-        found = np.zeros(len(data))
-        block = np.ones(len(data))
-        for axis in range(data.shape[1]):
-            outer = [d.injection_bytes_per_s for d in self.system.dimensions[axis:]]
-            capacity = block * (np.where(data[:, axis:] > 1, np.array(outer), 0.0)).sum(axis=1)
-            away = (chips - block) / chips
-            found = np.maximum(found, np.divide(away, capacity, out=np.zeros(len(data)), where=capacity > 0))
-            block = block * data[:, axis]
-        return found
+        return self._expanded(c, pairs[own, 0], pairs[own, 1], places[own], rates[own])
 
     def _expanded(self, c: PlanClass, dp: np.ndarray, pp: np.ndarray, places: np.ndarray, rates: np.ndarray) -> Rows:
         """Every pair of degrees under every recomputation, ZeRO stage and number of chunks it may have."""
         counts = self.workload.batch // np.maximum(dp * c.micro_batch, 1)
+        replicas = dp * c.context_degree
         parts: list[tuple[np.ndarray, ...]] = []
         for recompute in range(len(self.recomputes)):
             for zero in range(4):
-                legal = self._may_zero(zero, dp, pp)
+                legal = self._may_zero(zero, replicas, pp)
                 for chunks in self._chunk_choices():
                     fits = legal & self._can_interleave(pp, counts, chunks)
                     n = int(fits.sum())
                     if n:
                         same = (np.full(n, recompute), np.full(n, zero), np.full(n, chunks))
-                        parts.append((dp[fits], pp[fits], counts[fits], places[fits], rates[fits], *same))
+                        kept = (x[fits] for x in (dp, pp, counts, places, rates, replicas))
+                        parts.append((*kept, *same))
         if not parts:
             empty = np.zeros(0, dtype=np.int64)
-            return Rows(*[empty] * 8)
+            return Rows(*[empty] * 9)
         return Rows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
-    def _may_zero(self, zero: int, dp: np.ndarray, pp: np.ndarray) -> np.ndarray:
+    def _may_zero(self, zero: int, replicas: np.ndarray, pp: np.ndarray) -> np.ndarray:
         """Which pairs of degrees a ZeRO stage is tried with: what `zero_choices` says, for each kind of pair once."""
-        found = np.zeros(len(dp), dtype=bool)
+        found = np.zeros(len(pp), dtype=bool)
         for several, piped in itertools.product((False, True), repeat=2):
-            kind = ((dp > 1) == several) & ((pp > 1) == piped)
+            kind = ((replicas > 1) == several) & ((pp > 1) == piped)
             found |= kind & (zero in zero_choices(self.workload, 2 if several else 1, 2 if piped else 1, self.request))
         return found
 
@@ -206,12 +266,12 @@ class PlanSpace:
 
     def plans_of(self, c: PlanClass, rows: Rows, row: int) -> Iterator[Plan]:
         """The plans a row stands for: every placement of its data and pipeline degrees."""
-        data, pipeline = self.placements(c.tensor)
+        data, pipeline = self.placements(c.taken)
         here = (data.prod(axis=1) == rows.data[row]) & (pipeline.prod(axis=1) == rows.pipeline[row])
         chunks = int(rows.chunks[row])
         schedule = "interleaved" if chunks > 1 else self.request.schedule or "1f1b"
         for i in np.nonzero(here)[0]:
-            factors = (c.tensor, tuple(map(int, data[i])), tuple(map(int, pipeline[i])))
+            factors = (c.tensor, c.context, tuple(map(int, data[i])), tuple(map(int, pipeline[i])))
             yield Plan(
                 self.system,
                 factors,
@@ -225,30 +285,53 @@ class PlanSpace:
             )
 
 
+def gather_rates(factors: np.ndarray, dimensions: Sequence[Dimension]) -> np.ndarray:
+    """Least seconds per byte of gathering over groups that take `factors` of every dimension, which reducing takes too:
+    [n].
+
+    The chips of a block of inner dimensions must get what the others hold, over the links of the outer ones.
+    """
+    chips = factors.prod(axis=1)
+    found = np.zeros(len(factors))
+    block = np.ones(len(factors))
+    for axis in range(factors.shape[1]):
+        outer = [d.injection_bytes_per_s for d in dimensions[axis:]]
+        capacity = block * (np.where(factors[:, axis:] > 1, np.array(outer), 0.0)).sum(axis=1)
+        away = (chips - block) / chips
+        found = np.maximum(found, np.divide(away, capacity, out=np.zeros(len(factors)), where=capacity > 0))
+        block = block * factors[:, axis]
+    return found
+
+
+def _product(per_dimension: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Every combination of one pair per dimension: firsts and seconds, integers [n, dimensions] each."""
+    index = np.indices([len(p) for p in per_dimension]).reshape(len(per_dimension), -1)
+    first = np.stack([p[i, 0] for p, i in zip(per_dimension, index, strict=True)], axis=1)
+    second = np.stack([p[i, 1] for p, i in zip(per_dimension, index, strict=True)], axis=1)
+    return first, second
+
+
 @lru_cache(maxsize=512)
 def _splits(
     sizes: tuple[int, ...],
-    tensor: tuple[int, ...],
+    taken: tuple[int, ...],
     free: bool,
     use_all: bool,
     pinned: tuple[tuple[int | None, ...], ...],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """All (data, pipeline) factors per dimension whose product with `tensor` is at most the size (equal to it with
+    """All (data, pipeline) factors per dimension whose product with `taken` is at most the size (equal to it with
     `use_all`; dividing it unless `free`)."""
     per_dimension = []
-    for axis, (size, taken) in enumerate(zip(sizes, tensor, strict=True)):
-        room = size // taken
+    for axis, (size, gone) in enumerate(zip(sizes, taken, strict=True)):
+        room = size // gone
         pairs = [
             (d, p)
             for d in range(1, room + 1)
             for p in range(1, room // d + 1)
-            if (free or size % (taken * d * p) == 0) and (not use_all or taken * d * p == size)
+            if (free or size % (gone * d * p) == 0) and (not use_all or gone * d * p == size)
         ]
         for degree in (0, 1):
             wanted = pinned[degree][axis]
             pairs = [pair for pair in pairs if wanted is None or pair[degree] == wanted]
         per_dimension.append(np.array(pairs, dtype=np.int64).reshape(-1, 2))
-    index = np.indices([len(p) for p in per_dimension]).reshape(len(sizes), -1)
-    data = np.stack([p[i, 0] for p, i in zip(per_dimension, index, strict=True)], axis=1)
-    pipeline = np.stack([p[i, 1] for p, i in zip(per_dimension, index, strict=True)], axis=1)
-    return data, pipeline
+    return _product(per_dimension)

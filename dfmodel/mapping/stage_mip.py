@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import pyomo.environ as pyo
+import pyomo.core as pyo
 
 from dfmodel.mapping.solver import SolveResult, solve
 from dfmodel.mapping.stages import Run

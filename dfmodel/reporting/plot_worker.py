@@ -1,4 +1,4 @@
-"""Plots drawn in a process of their own, which loads matplotlib while the search still runs."""
+"""Plots drawn in processes of their own, which load matplotlib while the search still runs."""
 
 from __future__ import annotations
 
@@ -15,36 +15,49 @@ from dfmodel.mapping.result import Result
 _CODE = "from dfmodel.reporting.plot_worker import serve; serve()"
 
 
+#: Processes that share the plots.
+PROCESSES = 2
+
+
 class PlotWorker:
-    """A waiting process; `draw` hands it a result, `close` ends it unused."""
+    """Waiting processes; `start` hands them a result, `close` ends them unused."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _CODE], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", _CODE],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            for _ in range(PROCESSES)
+        ]
 
     def start(self, result: Result, folder: Path) -> None:
         """Begin to draw into `folder`."""
-        with contextlib.suppress(OSError):
-            assert self._process.stdin is not None
-            self._process.stdin.write(pickle.dumps((result, str(folder))))
-            self._process.stdin.close()
+        for number, process in enumerate(self._processes):
+            with contextlib.suppress(OSError):
+                assert process.stdin is not None
+                process.stdin.write(pickle.dumps((result, str(folder), number)))
+                process.stdin.close()
 
     def finish(self, result: Result, folder: Path) -> None:
-        """Wait for the plots; where the process failed they are drawn here, so that errors are seen."""
-        if self._process.wait() != 0:
+        """Wait for the plots; where a process failed they are drawn here, so that errors are seen."""
+        failed = [process for process in self._processes if process.wait() != 0]
+        if failed:
             from dfmodel.reporting.plots import write_plots
 
             write_plots(result, folder)
 
     def close(self) -> None:
-        """End the process if it still waits."""
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        if self._process.stdin is not None and not self._process.stdin.closed:
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()
+        """End the processes that still wait."""
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            if process.stdin is not None and not process.stdin.closed:
+                with contextlib.suppress(OSError):
+                    process.stdin.close()
 
 
 def serve() -> None:
@@ -52,7 +65,7 @@ def serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     from matplotlib.figure import Figure
 
-    from dfmodel.reporting.plots import write_plots
+    from dfmodel.reporting.plots import PLOTS, write_plots
 
     # a first picture loads fonts and formatters
     first = Figure()
@@ -60,5 +73,5 @@ def serve() -> None:
     first.savefig(io.BytesIO(), format="png")
     sent = sys.stdin.buffer.read()
     if sent:
-        result, folder = pickle.loads(sent)
-        write_plots(result, Path(folder))
+        result, folder, number = pickle.loads(sent)
+        write_plots(result, Path(folder), list(PLOTS)[number::PROCESSES])

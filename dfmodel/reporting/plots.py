@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,19 +17,18 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo", "--")
 
+#: Of a PNG file: lines and flat colours need little, and time counts.
+COMPRESSION = 3
 
-def write_plots(result: Result, folder: Path) -> list[Path]:
-    """Every plot of a run; returns the files."""
+
+def write_plots(result: Result, folder: Path, names: Sequence[str] = ()) -> list[Path]:
+    """The plots `names` of a run, or every one; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = {
-        "time_breakdown.png": time_breakdown(result),
-        "roofline.png": roofline(result),
-        "dataflow.png": dataflow_graph(result),
-        "memory.png": memory_occupancy(result),
-    }
-    for name, figure in drawn.items():
-        figure.savefig(folder / name, dpi=130, metadata={"Software": None})
-    return [folder / name for name in drawn]
+    wanted = tuple(names) or tuple(PLOTS)
+    for name in wanted:
+        figure = PLOTS[name](result)
+        figure.savefig(folder / name, dpi=130, metadata={"Software": None}, pil_kwargs={"compress_level": COMPRESSION})
+    return [folder / name for name in wanted]
 
 
 def _figure(width: float, height: float) -> tuple[Figure, Any]:
@@ -93,6 +93,10 @@ def roofline(result: Result) -> Figure:
         )
     axes.set_xscale("log")
     axes.set_yscale("log")
+    # plain text, which is read and drawn faster than powers of ten
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_major_formatter(lambda value, _: format_quantity(value, "flop_rate", 3))
+    axes.minorticks_off()
     axes.set_xlim(low, high)
     axes.set_xlabel("arithmetic intensity (FLOP per byte of memory traffic, kernel run alone)")
     axes.set_ylabel("FLOP/s on one chip")
@@ -133,6 +137,8 @@ def memory_occupancy(result: Result) -> Figure:
 
 def dataflow_graph(result: Result) -> Figure:
     """The most repeated block: kernels left to right by depth, coloured by partition (or by what bounds them)."""
+    from matplotlib.patches import FancyArrowPatch
+
     block = max(result.partitions, key=lambda p: p.repeats).block
     kernels = [k for k in result.kernels if k.block == block]
     edges = [(a, b) for name, a, b in result.edges if name == block]
@@ -146,22 +152,22 @@ def dataflow_graph(result: Result) -> Figure:
     figure, axes = _figure(max(8.0, 1.25 * rows + 1.5), max(5.0, 0.42 * columns + 1.2))
     for a, b in edges:
         (xa, ya), (xb, yb) = place[a], place[b]
-        axes.annotate(
-            "",
-            (yb, -xb + 0.2),
+        arrow = FancyArrowPatch(
             (ya, -xa - 0.2),
-            arrowprops={
-                "arrowstyle": "-|>",
-                "color": "0.55",
-                "linewidth": 0.6,
-                "connectionstyle": f"arc3,rad={0.12 if yb == ya and xb - xa > 1 else 0}",
-            },
+            (yb, -xb + 0.2),
+            arrowstyle="-|>",
+            mutation_scale=8,
+            color="0.55",
+            linewidth=0.6,
+            connectionstyle=f"arc3,rad={0.12 if yb == ya and xb - xa > 1 else 0}",
         )
+        arrow.set_in_layout(False)
+        axes.add_artist(arrow)
     for k in kernels:
         x, y = place[k.kernel]
         group = groups.index(label[k.kernel])
         colour = COLOURS[group % len(COLOURS)]
-        axes.text(
+        text = axes.text(
             y,
             -x,
             k.kernel,
@@ -176,6 +182,7 @@ def dataflow_graph(result: Result) -> Figure:
                 "linewidth": 1.4 if k.unit == "matrix" else 0.8,
             },
         )
+        text.set_in_layout(False)
     for i, name in enumerate(groups):
         axes.scatter(
             [],
@@ -191,6 +198,15 @@ def dataflow_graph(result: Result) -> Figure:
     axes.legend(loc="upper right", fontsize=8, title="round boxes: matrix units; square: vector", title_fontsize=7)
     axes.set_title(f"Block '{block}', one micro-batch, data flows downwards", fontsize=10)
     return figure
+
+
+#: File and picture of every plot of a run.
+PLOTS: dict[str, Callable[[Result], Figure]] = {
+    "time_breakdown.png": time_breakdown,
+    "dataflow.png": dataflow_graph,
+    "roofline.png": roofline,
+    "memory.png": memory_occupancy,
+}
 
 
 def _layout(kernels: list[str], edges: list[tuple[str, str]]) -> dict[str, tuple[int, int]]:

@@ -17,7 +17,7 @@ from dfmodel.errors import InputError
 from dfmodel.mapping.result import Result
 from dfmodel.reporting.plot_worker import PlotWorker
 from dfmodel.reporting.plots import write_plots
-from dfmodel.reporting.tables import breakdown_frame, kernels_frame, partitions_frame
+from dfmodel.reporting.tables import breakdown_rows, kernel_rows, partition_rows, write_csv
 
 
 def write_run(
@@ -62,9 +62,9 @@ def _fill(folder: Path, result: Result, config: Mapping[str, Any], log_text: str
         worker.start(result, folder / "plots")
     (folder / "config.yaml").write_text(yaml.safe_dump(_plain(config), sort_keys=False))
     (folder / "result.json").write_text(json.dumps(result.to_dict(), indent=1, allow_nan=False) + "\n")
-    kernels_frame(result).to_csv(folder / "mapping.csv", index=False)
-    partitions_frame(result).to_csv(folder / "partitions.csv", index=False)
-    breakdown_frame(result).to_csv(folder / "breakdown.csv", index=False)
+    write_csv(kernel_rows(result), folder / "mapping.csv")
+    write_csv(partition_rows(result), folder / "partitions.csv")
+    write_csv(breakdown_rows(result), folder / "breakdown.csv")
     (folder / "solver.log").write_text(log_text)
     if worker is not None:
         worker.finish(result, folder / "plots")

@@ -1,11 +1,11 @@
-"""Tables of a result: pandas frames with units in their column names, and the text a terminal shows."""
+"""Tables of a result: rows with units in their column names, and the text a terminal shows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
-
-import pandas as pd
 
 from dfmodel.mapping.result import PartitionRow, Result
 from dfmodel.units import format_quantity
@@ -14,29 +14,28 @@ from dfmodel.units import format_quantity
 SHOWN_ROWS = 25
 
 
-def breakdown_frame(result: Result) -> pd.DataFrame:
+def breakdown_rows(result: Result) -> list[dict[str, Any]]:
     """Seconds of one iteration by category, with their share; they add up to the iteration."""
     total = result.metrics["iteration_s"] or 1.0
-    rows = [(name, s, 100.0 * s / total) for name, s in result.breakdown_s.items()]
-    return pd.DataFrame(rows, columns=["category", "seconds", "percent"])
+    return [{"category": name, "seconds": s, "percent": 100.0 * s / total} for name, s in result.breakdown_s.items()]
 
 
-def memory_frame(result: Result) -> pd.DataFrame:
-    """Bytes on the fullest chip by category, with their share of the capacity."""
-    rows = [(name, b, 100.0 * b / result.memory_capacity_bytes) for name, b in result.memory_bytes.items()]
-    return pd.DataFrame(rows, columns=["category", "bytes", "percent_of_capacity"])
-
-
-def kernels_frame(result: Result) -> pd.DataFrame:
+def kernel_rows(result: Result) -> list[dict[str, Any]]:
     """One row per kernel, on one chip and for one micro-batch."""
-    return pd.DataFrame([vars(k) for k in result.kernels])
+    return [dict(vars(k)) for k in result.kernels]
 
 
-def partitions_frame(result: Result) -> pd.DataFrame:
+def partition_rows(result: Result) -> list[dict[str, Any]]:
     """One row per partition, on one chip and for one micro-batch."""
-    frame = pd.DataFrame([vars(p) for p in result.partitions])
-    frame["kernels"] = frame["kernels"].map(" ".join)
-    return frame
+    return [{**vars(p), "kernels": " ".join(p.kernels)} for p in result.partitions]
+
+
+def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Rows of equal keys as a CSV file. The standard writer: pandas takes longer to load than a search does."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def render(result: Result) -> str:
@@ -81,11 +80,13 @@ def _summary(result: Result) -> list[tuple[str, str]]:
         ("topology", shape),
         (
             "parallelism",
-            f"tensor {p['tensor']} x data {p['data']} x pipeline {p['pipeline']}"
+            f"tensor {p['tensor']} x "
+            + (f"context {p['context']} x " if p["context"] > 1 else "")
+            + f"data {p['data']} x pipeline {p['pipeline']}"
             + (", sequence sharding" if p["sequence_sharding"] else "")
             + (f", ZeRO {p['zero']}" if p["zero"] else ""),
         ),
-        *[(f"  {name} on", where) for name, where in p["placement"].items()],
+        *[(f"  {name} on", where) for name, where in p["placement"].items() if name != "context" or p["context"] > 1],
         (
             "micro-batch",
             f"{p['micro_batch']} sequences, {p['micro_batches']:,} per iteration and pipeline, "
@@ -224,11 +225,12 @@ def _certificate(result: Result) -> list[tuple[str, str]]:
             f"{c.plans_counted:,} counted, {c.plans_evaluated:,} evaluated, {c.plans_infeasible:,} do not fit, "
             f"{c.plans_settled_by_bound:,} settled by a bound",
         ),
+        *[("", f"{plans:,} cut by {what}") for what, plans in c.cut_by.items() if plans],
         *(
             [
                 (
                     "mappings",
-                    f"{c.classes:,} tensor placements with sequence choice and micro-batch, "
+                    f"{c.classes:,} placements of tensor and context degrees with sequence choice and micro-batch, "
                     f"{c.classes_opened:,} mapped",
                 )
             ]
@@ -265,7 +267,7 @@ def _beside(result: Result) -> str:
 
 
 def _plan_columns(plan: Mapping[str, Any] | None) -> dict[str, str]:
-    keys = ("tensor", "data", "pipeline", "chunks", "micro_batch", "zero", "recompute")
+    keys = ("tensor", "context", "data", "pipeline", "chunks", "micro_batch", "zero", "recompute")
     return {k: "-" if plan is None else str(plan[k]) for k in keys}
 
 
@@ -278,7 +280,14 @@ def _assumed(result: Result) -> list[str]:
 
 
 def _frame(columns: Mapping[str, list[Any]]) -> str:
-    return str(pd.DataFrame(columns).to_string(index=False, justify="left"))
+    """Columns of text under their names, each as wide as its widest cell."""
+    cells = {name: [str(value) for value in values] for name, values in columns.items()}
+    widths = {name: max(map(len, [name, *values])) for name, values in cells.items()}
+    lines = [list(cells), *zip(*cells.values(), strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths.values(), strict=True)).rstrip()
+        for line in lines
+    )
 
 
 def _s(seconds: float) -> str:

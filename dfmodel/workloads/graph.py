@@ -18,6 +18,7 @@ from dfmodel.errors import InputError
 
 Phase = Literal["forward", "backward", "update"]
 Unit = Literal["matrix", "vector"]
+ContextCollective = Literal["all_gather", "reduce_scatter"]
 Role = Literal["activation", "weight", "gradient", "table", "cache"]
 
 #: Roles of tensors that live in memory across iterations, hence are parameters.
@@ -139,6 +140,8 @@ class Kernel:
     added: tuple[str, ...] = ()
     #: Bytes this kernel moves to or from memory beyond its tensors (caches, embedding rows).
     extra_bytes: float = 0.0
+    #: What the kernel is where it does nothing but communicate over the context parallel group.
+    context_collective: ContextCollective | None = None
 
     @cached_property
     def points(self) -> int:
