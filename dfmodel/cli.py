@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import sys
@@ -38,6 +39,9 @@ EPILOG = """exit codes: 0 optimal or inside the asked gap, 2 usage, 3 bad input,
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
+    # programs are built of many small objects that live until the command ends: looking for garbage among them every
+    # 700 allocations took a tenth of the time
+    gc.set_threshold(100_000, 50, 50)
     arguments = _parser().parse_args(argv)
     try:
         code: int = arguments.run(arguments)
