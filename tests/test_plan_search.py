@@ -12,7 +12,7 @@ import pytest
 import dfmodel
 from dfmodel.errors import InfeasibleError, InputError
 from dfmodel.mapping.best_first import BestFirst
-from dfmodel.mapping.block_costs import BlockCosts, repriced
+from dfmodel.mapping.block_costs import BlockCosts, longer_over, repriced
 from dfmodel.mapping.map_block import SolverSettings
 from dfmodel.mapping.plan import Plan, PlanRequest, plan_request
 from dfmodel.mapping.search import Search
@@ -262,12 +262,11 @@ def test_repriced_blocks_equal_mapped_ones() -> None:
             here = search.mapper.mapped_in(where, c.micro_batch, block)
             there = search.mapper.mapped_in(there_in, c.micro_batch, block)
             for mode in space.recomputes:
-                moved = repriced(
-                    here.costs(mode, True),
-                    here.evaluation,
-                    mode,
-                    lambda op, size, over, g=groups: search.price(op, size, g[over]),
-                )
+                longer = [
+                    longer_over(here.evaluation, mode, over, lambda op, size, g=groups[over]: search.price(op, size, g))
+                    for over in ("tensor", "context")
+                ]
+                moved = repriced(here.costs(mode, True), longer)
                 expected: BlockCosts = there.costs(mode, True)
                 for name in ("forward_s", "backward_s", "weights_s", "repeated_s", "saved_bytes", "parameters"):
                     assert getattr(moved, name) == pytest.approx(getattr(expected, name), rel=1e-12, abs=1e-18)

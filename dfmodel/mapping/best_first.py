@@ -2,9 +2,9 @@
 plans evaluated until no open bound beats what is known.
 
 The bounds are admissible (dfmodel.mapping.bounds, class_table), so every plan that is not evaluated is no better than
-the answer; what is left open when the search stops early bounds the optimum. Where mapping a block is cheap (kernel by
-kernel) a class is mapped before its rows are made, and a class divided over a context parallel group is bounded by the
-mapping of whole sequences before; where it is not (a partitioning is a program of its own) rows are bounded first.
+the answer; what is left open when the search stops early bounds the optimum. A class is bounded by its degrees alone at
+first, with matrix work only, then with the mapping of the largest micro-batch or of whole sequences, scaled, then with
+its own (on dataflow chips: its own before partitioning), and its rows are made last.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from dfmodel.assumptions import Assumptions
 from dfmodel.mapping.block_costs import BlockCosts
-from dfmodel.mapping.bounds import after_mapping, before_mapping, may_fit, optimizer_s
+from dfmodel.mapping.bounds import after_mapping, may_fit, optimizer_s, pairs_s
 from dfmodel.mapping.class_table import ClassTable
 from dfmodel.mapping.kernel_time import KernelTimer
 from dfmodel.mapping.least_cost import LeastCost
@@ -38,17 +38,18 @@ Costs = list[BlockCosts | LeastCost]
 class Evaluator(Protocol):
     """What the search needs of the levels below."""
 
-    #: Whether mapping a class costs less than making its rows.
-    maps_early: bool
-
     def costs_of(self, c: PlanClass, recompute: str) -> Costs | None:
         """Costs of a class's blocks in a recomputation mode, some at their least; None where they cannot be mapped."""
 
-    def scaled_costs_of(self, c: PlanClass, recompute: str) -> Costs | None:
-        """Lower bounds of them from the mapping of whole sequences; None where there is none."""
+    def least_seconds_of(self, c: PlanClass) -> list[float]:
+        """Seconds of a micro-batch in one copy of each block, at least, that need no mapping."""
 
-    def least_costs_of(self, c: PlanClass, recompute: str) -> list[LeastCost]:
-        """Lower bounds of them that need no mapping."""
+    def scaled_seconds_of(self, c: PlanClass) -> list[float] | None:
+        """The same from the mapping of whole sequences; None where those cannot be mapped."""
+
+    def seconds_of(self, c: PlanClass) -> list[float] | None:
+        """Seconds of a micro-batch in one copy of each block, some at their least, under the recomputation that takes
+        least; None where the class cannot be mapped."""
 
     def try_plan(self, plan: Plan) -> float | None:
         """The value of a plan (seconds per sample times its weight), recorded; None where it does not fit."""
@@ -65,19 +66,6 @@ class _Class:
     plan_class: PlanClass
     plans: int
     mapped: bool
-
-
-@dataclass(frozen=True)
-class _Closed:
-    """A class whose blocks are not mapped yet, with bounds of its rows."""
-
-    plan_class: PlanClass
-    rows: Rows
-    bounds: np.ndarray
-
-    @property
-    def plans(self) -> int:
-        return self.rows.plans
 
 
 @dataclass(frozen=True)
@@ -139,8 +127,7 @@ class BestFirst:
     counts: Counts = field(default_factory=Counts)
     #: The least bound of what was not settled; infinite where everything was.
     open_bound: float = np.inf
-    _heap: list[tuple[float, int, _Class | _Closed | _Opened | _Single]] = field(default_factory=list)
-    _known: dict[tuple[object, ...], tuple[Rows, np.ndarray, int]] = field(default_factory=dict)
+    _heap: list[tuple[float, int, _Class | _Opened | _Single]] = field(default_factory=list)
     _order: Iterator[int] = field(default_factory=itertools.count)
 
     def run(self) -> None:
@@ -167,17 +154,15 @@ class BestFirst:
             _, _, node = heapq.heappop(self._heap)
             if isinstance(node, _Class):
                 self._look_closer(node, bound)
-            elif isinstance(node, _Closed):
-                self._open(node.plan_class, node.rows, node.bounds)
             elif isinstance(node, _Opened):
                 self._next_row(node)
             else:
                 self._evaluate(node.plan)
-        counts.cut_before_mapping = unseen
+        counts.cut_before_mapping += unseen
         for _, _, rest in self._heap:
             counts.cut_by_bound += rest.plans
 
-    def _push(self, bound: float, node: _Class | _Closed | _Opened | _Single) -> None:
+    def _push(self, bound: float, node: _Class | _Opened | _Single) -> None:
         heapq.heappush(self._heap, (bound, next(self._order), node))
 
     @property
@@ -195,65 +180,59 @@ class BestFirst:
 
     def _first_seen(self, c: PlanClass, plans: int, floor: float) -> None:
         """A class none of which can be faster than `floor`."""
-        if not self.evaluator.maps_early:
-            self._bound_rows(c)
-        elif not self.prune:
+        if not self.prune:
             self._open(c, self.space.rows(c))
-        elif c.context_degree > 1:
-            self._bound_class(c, plans, floor, self.evaluator.scaled_costs_of, mapped=False)
+        elif not self._worth_mapping(c, plans):
+            return
+        elif c.context_degree > 1 or c.micro_batch < max(self.space.micro_batches):
+            self._bound_class(c, plans, floor, self.evaluator.scaled_seconds_of(c), mapped=False)
         else:
-            self._bound_class(c, plans, floor, self.evaluator.costs_of, mapped=True)
+            self._bound_class(c, plans, floor, self.evaluator.seconds_of(c), mapped=True)
 
     def _look_closer(self, node: _Class, floor: float) -> None:
         if node.mapped:
-            self._open(node.plan_class, self.space.rows(node.plan_class))
+            seconds = self.evaluator.seconds_of(node.plan_class)
+            assert seconds is not None
+            self._open(node.plan_class, self._rows_worth(node.plan_class, node.plans, seconds))
         else:
-            self._bound_class(node.plan_class, node.plans, floor, self.evaluator.costs_of, mapped=True)
+            self._bound_class(
+                node.plan_class, node.plans, floor, self.evaluator.seconds_of(node.plan_class), mapped=True
+            )
 
     def _bound_class(
-        self, c: PlanClass, plans: int, floor: float, costs_of: Callable[[PlanClass, str], Costs | None], mapped: bool
+        self, c: PlanClass, plans: int, floor: float, seconds: Sequence[float] | None, mapped: bool
     ) -> None:
-        """Bound a class by all chips busy all the time with its blocks, at their best recomputation."""
-        found = []
-        for mode in self.space.recomputes:
-            costs = costs_of(c, mode)
-            if costs is not None:
-                seconds = (x.forward_s + x.backward_s + x.weights_s for x in costs)
-                found.append(sum(s * n for s, n in zip(seconds, self._repeats, strict=True)))
-        if not found:
+        """Bound a class by its degrees with so many seconds for each block."""
+        if seconds is None:
             self.counts.unmappable += plans
             return
-        bound = max(floor, self.table.value_at_best(min(found), c))
+        bound = max(floor, float(self._pair_bounds(c, seconds).min(initial=math.inf)))
         if bound >= self.threshold() * (1 - CLOSER):
             self.counts.cut_by_bound += plans
         else:
             self._push(bound, _Class(c, plans, mapped))
 
-    def _bound_rows(self, c: PlanClass) -> None:
-        """Rows of a class that may fit memory, with bounds before its blocks are mapped; sequence sharding changes
-        neither."""
-        key = (c.tensor, c.context, c.micro_batch)
-        if key not in self._known:
-            had = self.counts.cut_by_memory
-            rows, bounds = self._before(c, self.space.rows(c))
-            self._known[key] = rows, bounds, self.counts.cut_by_memory - had
-            self.counts.cut_by_memory = had
-        rows, bounds, cut = self._known[key]
-        self.counts.cut_by_memory += cut
-        rows, bounds = self._promising(rows, bounds)
-        if len(rows):
-            self._push(float(bounds.min()), _Closed(c, rows, bounds))
+    def _worth_mapping(self, c: PlanClass, plans: int) -> bool:
+        """Whether some degrees of a class may beat what is known with matrix work alone; if none, it is counted."""
+        bounds = self._pair_bounds(c, self.evaluator.least_seconds_of(c))
+        if float(bounds.min(initial=math.inf)) < self.threshold() * (1 - CLOSER):
+            return True
+        self.counts.cut_before_mapping += plans
+        return False
 
-    def _before(self, c: PlanClass, rows: Rows) -> tuple[Rows, np.ndarray]:
-        kept, bounds = [], []
-        for number, mode in enumerate(self.space.recomputes):
-            least = self.evaluator.least_costs_of(c, mode)
-            own = _taken(rows, np.nonzero(rows.recompute == number)[0])
-            own = _taken(own, self._fitting(own, least))
-            kept.append(own)
-            seconds = before_mapping(own, least, self._repeats, self._gradient_bytes, self._bubble)
-            bounds.append(self._value(c, own, seconds))
-        return _joined(kept), np.concatenate(bounds)
+    def _pair_bounds(self, c: PlanClass, seconds: Sequence[float]) -> np.ndarray:
+        """Bounds of the values of a class's data and pipeline degrees."""
+        pairs = self.space.pairs(c)
+        samples = pairs.data * pairs.micro_batches * c.micro_batch
+        weights = self.weight(pairs.data * pairs.pipeline * math.prod(c.taken))
+        return np.asarray(pairs_s(pairs, seconds, self._repeats, self._bubble) / samples * weights)
+
+    def _rows_worth(self, c: PlanClass, plans: int, seconds: Sequence[float]) -> Rows:
+        """The rows of a class whose degrees may beat what is known; the others are counted."""
+        chosen = np.nonzero(self._pair_bounds(c, seconds) < self.threshold() * (1 - CLOSER))[0]
+        rows = self.space.rows(c, chosen)
+        self.counts.cut_by_bound += plans - rows.plans
+        return rows
 
     def _promising(self, rows: Rows, bounds: np.ndarray) -> tuple[Rows, np.ndarray]:
         """Rows whose bound is below what must be beaten; the others are counted."""
@@ -277,10 +256,9 @@ class BestFirst:
         samples = rows.data * rows.micro_batches * c.micro_batch
         return seconds / samples * self.weight(rows.data * rows.pipeline * math.prod(c.taken))
 
-    def _open(self, c: PlanClass, rows: Rows, floors: np.ndarray | None = None) -> None:
+    def _open(self, c: PlanClass, rows: Rows) -> None:
         """Map a class: its rows that may fit, ranked by bound, one entry per recomputation mode."""
         self.counts.opened += 1
-        floors = np.zeros(len(rows)) if floors is None else floors
         training = self.space.workload.training
         for number, mode in enumerate(self.space.recomputes):
             index = np.nonzero(rows.recompute == number)[0]
@@ -290,12 +268,12 @@ class BestFirst:
                 self.counts.unmappable += own.plans
                 continue
             fits = self._fitting(own, costs)
-            own, floor = _taken(own, fits), floors[index][fits]
+            own = _taken(own, fits)
             least = np.zeros(len(own))
             if training:
                 least = optimizer_s(own, costs, self._repeats, self.assumptions, self.timer)
             seconds = after_mapping(own, costs, self._repeats, self._gradient_bytes, self._bubble) + least
-            own, bounds = self._promising(own, np.maximum(self._value(c, own, seconds), floor))
+            own, bounds = self._promising(own, self._value(c, own, seconds))
             ranked = np.argsort(bounds, kind="stable")
             if len(ranked):
                 self._push(float(bounds[ranked[0]]), _Opened(c, own, bounds, ranked, 0))
@@ -320,10 +298,6 @@ class BestFirst:
         self.counts.evaluated += 1
         if self.evaluator.try_plan(plan) is None:
             self.counts.infeasible += 1
-
-
-def _joined(parts: Sequence[Rows]) -> Rows:
-    return Rows(*(np.concatenate([getattr(p, name) for p in parts]) for name in Rows.__dataclass_fields__))
 
 
 def _taken(rows: Rows, index: np.ndarray) -> Rows:

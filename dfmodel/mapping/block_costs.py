@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dfmodel.mapping.evaluate import BlockEvaluation, BlockEvaluator, PartitionEvaluation
+from dfmodel.mapping.evaluate import BlockEvaluation, BlockEvaluator, Over, PartitionEvaluation
 from dfmodel.mapping.recompute import gathered_bytes, repeated_s, repeats, saved_bytes, workspace_bytes
 
 
@@ -63,29 +63,43 @@ def block_costs(evaluator: BlockEvaluator, evaluation: BlockEvaluation, mode: st
     )
 
 
-def repriced(
-    costs: BlockCosts, evaluation: BlockEvaluation, mode: str, price: Callable[[str, float, str], float]
-) -> BlockCosts:
-    """The costs of the same mapping over other tensor and context parallel groups of equally many chips, whose
-    collectives take `price(operation, bytes, "tensor" or "context")`; for chips on which communication is not hidden
-    inside a kernel."""
+@dataclass(frozen=True)
+class Longer:
+    """Seconds that a mapping takes more over other groups of chips, by pass."""
+
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    weights_s: float = 0.0
+    repeated_s: float = 0.0
+
+
+def longer_over(evaluation: BlockEvaluation, mode: str, over: Over, price: Callable[[str, float], float]) -> Longer:
+    """What the same mapping takes more over another tensor or context parallel group (`over`) of equally many chips,
+    whose collectives take `price(operation, bytes)`; for chips on which communication is not hidden inside a kernel."""
     again = repeats(evaluation.block, mode)
     by_kernel = {name: p for p in evaluation.partitions for name in p.kernels}
     longer = {"forward": 0.0, "backward": 0.0, "weights": 0.0, "repeated": 0.0}
     for c in evaluation.communications:
+        if c.over != over:
+            continue
         partition = by_kernel[c.kernel]
-        more = price(c.operation, c.message_bytes, c.over) - c.seconds
+        more = price(c.operation, c.message_bytes) - c.seconds
         if partition.phase != "backward":
             longer["forward"] += more
             longer["repeated"] += more if again(partition.kernels) else 0.0
         else:
             longer["weights" if _makes_gradients(evaluation, partition) else "backward"] += more
+    return Longer(longer["forward"], longer["backward"] + longer["repeated"], longer["weights"], longer["repeated"])
+
+
+def repriced(costs: BlockCosts, longer: Sequence[Longer]) -> BlockCosts:
+    """The costs of the same mapping over other groups."""
     return replace(
         costs,
-        forward_s=costs.forward_s + longer["forward"],
-        backward_s=costs.backward_s + longer["backward"] + longer["repeated"],
-        weights_s=costs.weights_s + longer["weights"],
-        repeated_s=costs.repeated_s + longer["repeated"],
+        forward_s=costs.forward_s + sum(x.forward_s for x in longer),
+        backward_s=costs.backward_s + sum(x.backward_s for x in longer),
+        weights_s=costs.weights_s + sum(x.weights_s for x in longer),
+        repeated_s=costs.repeated_s + sum(x.repeated_s for x in longer),
     )
 
 

@@ -18,7 +18,7 @@ from dfmodel.mapping.kernel_time import KernelTimer
 from dfmodel.mapping.least_cost import LeastCost
 from dfmodel.mapping.model_state import GRADIENT_PASSES, OPTIMIZER_STATE_TRAFFIC
 from dfmodel.mapping.schedules import in_flight_table
-from dfmodel.mapping.space import Rows
+from dfmodel.mapping.space import Pairs, Rows
 from dfmodel.workloads.graph import DTYPE_BYTES
 
 #: Halvings of an interval of seconds.
@@ -39,13 +39,18 @@ def pipelined_s(total: np.ndarray, slowest: np.ndarray, rows: Rows, largest: np.
     return np.asarray(np.where(rows.chunks > 1, m * slowest + (p - 1) * largest, total + (m - 1) * slowest))
 
 
-def before_mapping(
-    rows: Rows, costs: Sequence[LeastCost], repeats: Sequence[int], gradient_bytes: float, bubble: bool
-) -> np.ndarray:
-    """Seconds per iteration of rows of one recomputation mode from the least costs of their blocks."""
-    total = _totals(rows, costs, repeats, gradient_bytes, [c.backward_s for c in costs])
-    slowest = np.maximum(total / rows.pipeline, max(c.seconds for c in costs))
-    return pipelined_s(total, slowest, rows, total / rows.pipeline / rows.chunks, bubble)
+def pairs_s(pairs: Pairs, seconds: Sequence[float], repeats: Sequence[int], bubble: bool) -> np.ndarray:
+    """Least seconds per iteration of data and pipeline degrees whatever is chosen besides, from the seconds of a
+    micro-batch in one copy of each block: the slowest stage has an even share at least, and enough whole layers."""
+    total = sum(s * n for s, n in zip(seconds, repeats, strict=True))
+    main = max(range(len(repeats)), key=lambda i: repeats[i])
+    m, p = pairs.micro_batches, pairs.pipeline
+    slowest = np.maximum(total / p, np.ceil(repeats[main] / p - SLACK) * seconds[main])
+    if not bubble:
+        return np.asarray(m * slowest)
+    plain = total + (m - 1) * slowest
+    chunk = repeats[main] * seconds[main] / p / pairs.most_chunks
+    return np.asarray(np.where(pairs.most_chunks > 1, np.minimum(plain, m * slowest + (p - 1) * chunk), plain))
 
 
 def after_mapping(

@@ -7,7 +7,6 @@ take at least m T / p for d m b samples, and t c d p is at most N.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -120,7 +119,3 @@ class ClassTable:
             (PlanClass(tensor, context, sequence, self.space.micro_batches[batch]), plans)
             for sequence in self.space.sequences(int(self._tensor[row]), int(self._context[row]))
         ]
-
-    def value_at_best(self, seconds: float, c: PlanClass) -> float:
-        """What no plan of a class can beat whose micro-batch takes `seconds` over all stages."""
-        return seconds * math.prod(c.taken) / self.space.chips / c.micro_batch * self._all_weight

@@ -7,8 +7,8 @@ nothing of the programs that found them. Every answer is checked against it befo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -23,6 +23,10 @@ from dfmodel.workloads.graph import BATCH, PARAMETER_ROLES, PARTIAL, Block, Kern
 TOLERANCE = 1e-6
 
 
+#: The group a collective inside a block is over.
+Over = Literal["tensor", "context"]
+
+
 @dataclass(frozen=True)
 class Communication:
     """One collective over the tensor or context parallel group, charged to a kernel."""
@@ -32,7 +36,7 @@ class Communication:
     tensor: str
     message_bytes: float
     seconds: float
-    over: Literal["tensor", "context"] = "tensor"
+    over: Over = "tensor"
 
 
 @dataclass(frozen=True)
@@ -78,12 +82,17 @@ class BlockEvaluation:
 
     block: Block
     partitions: tuple[PartitionEvaluation, ...]
-    kernels: tuple[KernelEvaluation, ...]
     communications: tuple[Communication, ...]
     parameter_bytes: float
     parameters: float
     sharding: Mapping[str, str]
     assignment: Mapping[str, int]
+    #: Evaluates every kernel as run alone, which only reports need.
+    each_kernel: Callable[[], tuple[KernelEvaluation, ...]] = field(repr=False, compare=False)
+
+    @cached_property
+    def kernels(self) -> tuple[KernelEvaluation, ...]:
+        return self.each_kernel()
 
     def seconds(self, *phases: str) -> float:
         return sum(p.seconds for p in self.partitions if not phases or p.phase in phases)
@@ -164,12 +173,12 @@ class BlockEvaluator:
         return BlockEvaluation(
             self.block,
             partitions,
-            tuple(self._kernel(k) for k in self.block.kernels),
             self.communications,
             self._parameter_bytes(),
             self._parameters(),
             {n: s.name for n, s in self.strategies.items()},
             dict(assignment),
+            lambda: tuple(self._kernel(k) for k in self.block.kernels),
         )
 
     def relaxed(self) -> BlockEvaluation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,16 +11,17 @@ import numpy as np
 
 from dfmodel.errors import InfeasibleError, InputError
 from dfmodel.mapping.best_first import BestFirst
-from dfmodel.mapping.block_costs import BlockCosts, repriced
+from dfmodel.mapping.block_costs import BlockCosts, Longer, longer_over, repriced
 from dfmodel.mapping.class_table import ClassTable
-from dfmodel.mapping.least_cost import LeastCost, LeastCosts, Message, gathered_s, scaled
+from dfmodel.mapping.evaluate import Over
+from dfmodel.mapping.least_cost import LeastCost, LeastCosts, Message
+from dfmodel.mapping.map_block import MappedBlock
 from dfmodel.mapping.plan import Plan, PlanRequest, plan_request
 from dfmodel.mapping.sharding import NoShardingError
-from dfmodel.mapping.space import PlanClass, PlanSpace
+from dfmodel.mapping.space import PlanClass, PlanSpace, gather_rates
 from dfmodel.systems.cost import system_cost, system_power
-from dfmodel.systems.network import innermost, place
+from dfmodel.systems.network import Group, innermost, place
 from dfmodel.systems.system import System
-from dfmodel.workloads.graph import Phase
 
 if TYPE_CHECKING:
     from dfmodel.mapping.search import Evaluated, Search
@@ -78,11 +79,16 @@ class _Levels:
     def __init__(self, search: Search, space: PlanSpace, record: Callable[[Evaluated], float]):
         self.search, self.space, self.record = search, space, record
         self.mapper = search.mapper
-        self.maps_early = search.system.chip.execution != "dataflow"
         self.repeats = [n for _, n in search.workload.blocks]
         self.main = max(range(len(self.repeats)), key=lambda i: self.repeats[i])
         self._training = search.workload.training
         self._costs: dict[tuple[PlanClass, str], list[BlockCosts | LeastCost] | None] = {}
+        self._least_seconds: dict[tuple[int, int, int], list[float]] = {}
+        self._scaled_seconds: dict[tuple[object, ...], list[float] | None] = {}
+        self._context_rates: dict[tuple[int, ...], float] = {}
+        self._placed: dict[tuple[tuple[int, ...], tuple[int, ...]], dict[Over, Group]] = {}
+        self._inner: dict[tuple[int, int], dict[Over, Group]] = {}
+        self._longer_over: dict[tuple[int, str, Over, Group], tuple[MappedBlock, Longer]] = {}
 
     def least(self) -> list[LeastCosts]:
         """Least costs of every block under the recomputation that repeats least."""
@@ -112,11 +118,10 @@ class _Levels:
         return self._costs[key]
 
     def _costs_of(self, c: PlanClass, recompute: str) -> list[BlockCosts | LeastCost] | None:
-        dimensions = self.search.system.dimensions
-        groups = place([("tensor", c.tensor), ("context", c.context)], dimensions)
+        groups = self._groups(c)
         where = groups
         if self.mapper.additive and not self.search.settings.certify_all:
-            where = {name: innermost(group.size, dimensions) for name, group in groups.items()}
+            where = self._inner_groups(c.degree, c.context_degree)
         context = self.mapper.context_of(where["tensor"], c.sequence, where["context"])
         try:
             mapped = self.mapper.bounded_in(context, c.micro_batch, self.main)
@@ -125,42 +130,77 @@ class _Levels:
                 self.search.refused.append(error)
             return None
         costs = mapped.costs(recompute, self._training)
-        if where != groups:
-            costs = repriced(
-                costs, mapped.evaluation, recompute, lambda op, size, over: self.search.price(op, size, groups[over])
-            )
-        return self._with_least(c, recompute, costs)
+        moved = [self._longer(mapped, recompute, over, group) for over, group in groups.items() if where[over] != group]
+        return self._with_least(c, recompute, repriced(costs, moved) if moved else costs)
+
+    def _groups(self, c: PlanClass) -> dict[Over, Group]:
+        key = (c.tensor, c.context)
+        if key not in self._placed:
+            placed = place([("tensor", c.tensor), ("context", c.context)], self.search.system.dimensions)
+            self._placed[key] = {"tensor": placed["tensor"], "context": placed["context"]}
+        return self._placed[key]
+
+    def _inner_groups(self, tensor: int, context: int) -> dict[Over, Group]:
+        key = (tensor, context)
+        if key not in self._inner:
+            dimensions = self.search.system.dimensions
+            self._inner[key] = {"tensor": innermost(tensor, dimensions), "context": innermost(context, dimensions)}
+        return self._inner[key]
+
+    def _longer(self, mapped: MappedBlock, recompute: str, over: Over, group: Group) -> Longer:
+        key = (id(mapped), recompute, over, group)
+        if key not in self._longer_over:
+            # the mapping is kept beside it, so that no other one can get its number
+            found = longer_over(mapped.evaluation, recompute, over, lambda op, size: self.search.price(op, size, group))
+            self._longer_over[key] = mapped, found
+        return self._longer_over[key][1]
 
     def _with_least(self, c: PlanClass, recompute: str, main: BlockCosts | LeastCost) -> list[BlockCosts | LeastCost]:
         least = self.least_costs_of(c, recompute)
         return [main if i == self.main else costs for i, costs in enumerate(least)]
 
-    def scaled_costs_of(self, c: PlanClass, recompute: str) -> list[BlockCosts | LeastCost] | None:
-        """The most repeated block at its share of what the smallest micro-batch of whole sequences that holds as many
-        tokens takes, with what it gathers; the others at the least they can take."""
-        if not self.mapper.additive or self.search.settings.certify_all:
-            return self.least_costs_of(c, recompute)  # type: ignore[return-value]
-        sequences = -(-c.micro_batch // c.context_degree)
-        whole = PlanClass(c.tensor, (1,) * len(c.context), c.sequence, sequences)
-        costs = self.costs_of(whole, recompute)
-        if costs is None:
+    def least_seconds_of(self, c: PlanClass) -> list[float]:
+        key = (c.degree, c.context_degree, c.micro_batch)
+        if key not in self._least_seconds:
+            self._least_seconds[key] = _shortest([self.least_costs_of(c, mode) for mode in self.space.recomputes])
+        return self._least_seconds[key]
+
+    def seconds_of(self, c: PlanClass) -> list[float] | None:
+        found = [self.costs_of(c, mode) for mode in self.space.recomputes]
+        known = [costs for costs in found if costs is not None]
+        return _shortest(known) if known else None
+
+    def scaled_seconds_of(self, c: PlanClass) -> list[float] | None:
+        """The most repeated block at its share of what the largest micro-batch takes, or with context parallelism the
+        smallest one of whole sequences that holds as many tokens, with what it gathers; the others at the least they
+        can take."""
+        if self.search.settings.certify_all:
+            return self.least_seconds_of(c)
+        key = (c.tensor, c.context_degree, c.sequence, c.micro_batch)
+        if key not in self._scaled_seconds:
+            self._scaled_seconds[key] = self._scaled(c)
+        scaled = self._scaled_seconds[key]
+        if scaled is None:
             return None
-        least, messages = self.mapper.least_costs(self.main, recompute), self.mapper.messages(self.main)
-        group = place([("tensor", c.tensor), ("context", c.context)], self.search.system.dimensions)["context"]
+        if not self.mapper.additive:
+            return scaled
+        if c.context not in self._context_rates:
+            rates = gather_rates(np.array([c.context]), self.search.system.dimensions)
+            self._context_rates[c.context] = float(rates[0])
+        gathered = sum(m.bytes for m in self.mapper.messages(self.main)) * c.micro_batch / c.degree
+        return [s + gathered * self._context_rates[c.context] if i == self.main else s for i, s in enumerate(scaled)]
 
-        def gathered(phase: Phase) -> float:
-            return gathered_s(
-                messages, phase, c.degree, c.micro_batch, lambda op, size: self.search.price(op, size, group)
-            )
-
+    def _scaled(self, c: PlanClass) -> list[float] | None:
+        """`scaled_seconds_of` without what is gathered. A kernel takes max(compute, memory) + start, with memory of
+        tokens and of weights: on a share x of the tokens at least x of that, and its start in full."""
+        sequences = -(-c.micro_batch // c.context_degree) if c.context_degree > 1 else max(self.space.micro_batches)
+        whole = self.seconds_of(PlanClass(c.tensor, (1,) * len(c.context), c.sequence, sequences))
+        if whole is None:
+            return None
         share = c.micro_batch / c.context_degree / sequences
-        main = scaled(
-            costs[self.main],
-            share,
-            (least.started_s(True), least.started_s(False)),
-            (gathered("forward"), gathered("backward")),
-        )
-        return self._with_least(c, recompute, main)
+        started = self.mapper.least_costs(self.main, self.space.recomputes[0]).started_s
+        least = self.least_seconds_of(c)
+        return [whole[i] * share + (1 - share) * started if i == self.main else least[i] for i in self._blocks]
 
     def bound_of(self, plan: Plan) -> float | None:
         """On dataflow chips the plan with its blocks sharded but not partitioned, everything else in full."""
@@ -182,6 +222,11 @@ class _Levels:
         return None if found is None else self.record(found)
 
 
+def _shortest(by_mode: Sequence[Sequence[BlockCosts | LeastCost]]) -> list[float]:
+    """Seconds of each block under the recomputation that takes it least."""
+    return [min(x.forward_s + x.backward_s + x.weights_s for x in own) for own in zip(*by_mode, strict=True)]
+
+
 def search_plans(
     search: Search, request: PlanRequest, record: Callable[[Evaluated], float], threshold: Callable[[], float]
 ) -> BestFirst:
@@ -189,8 +234,9 @@ def search_plans(
     space = PlanSpace(search.workload, search.system, request)
     levels = _Levels(search, space, record)
     weight = weight_of(search.system, request.objective or "time")
-    # at cycle level fewer tokens can take less than their share, which is what dominance rests on
-    may_dominate = search.mapper.additive and not search.settings.certify_all
+    # a fixed number of tiles cuts fewer tokens into smaller ones, and pins may be of another division: then a class may
+    # be better than the one that otherwise dominates it
+    may_dominate = search.assumptions.partitions.tiles is None and not search.settings.certify_all
     found = BestFirst(
         space=space,
         table=ClassTable(space, levels.least(), levels.messages(), weight, may_dominate),

@@ -7,10 +7,8 @@ listed apart, because what it takes depends on where they lie.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from dfmodel.mapping.block_costs import BlockCosts
 from dfmodel.mapping.kernel_time import KernelTimer
 from dfmodel.mapping.recompute import kept_tensors, quadratic_tensors, repeats
 from dfmodel.workloads.context_parallel import TOKEN, over_context, sequence_lengths
@@ -103,9 +101,10 @@ class LeastCosts:
             sum(k.at(micro_batch, context) for k in self._kept) / tensor,
         )
 
-    def started_s(self, forward: bool) -> float:
-        """Seconds a pass spends starting kernels at least."""
-        return self._launch_s * sum(m.alone for m in self._matrix if m.forward == forward)
+    @property
+    def started_s(self) -> float:
+        """Seconds both passes spend starting kernels at least."""
+        return self._launch_s * sum(m.alone for m in self._matrix)
 
 
 @dataclass(frozen=True)
@@ -130,28 +129,3 @@ def context_messages(block: Block) -> list[Message]:
             whole = max(divided.tensors[o.tensor].bytes for o in (*kernel.inputs, *kernel.outputs))
             found.append(Message(kernel.phase, kernel.context_collective, whole))
     return found
-
-
-def gathered_s(
-    messages: list[Message], phase: Phase, tensor: int, micro_batch: int, price: Callable[[str, float], float]
-) -> float:
-    """Least seconds a pass spends on the context parallel group's collectives."""
-    return sum(price(m.operation, m.bytes * micro_batch / tensor) for m in messages if m.phase == phase)
-
-
-def scaled(
-    costs: BlockCosts | LeastCost, share: float, started: tuple[float, float], gathered: tuple[float, float]
-) -> LeastCost:
-    """A lower bound of a block's costs on a `share` (at most 1) of the tokens it was mapped for.
-
-    A kernel takes max(compute, memory) + start with memory of tokens and of weights: on a share x of the tokens at
-    least x of that, and its start in full. `started` and `gathered` are seconds of the forward and the backward pass.
-    """
-    forward, backward = ((1 - share) * s + g for s, g in zip(started, gathered, strict=True))
-    return LeastCost(
-        costs.forward_s * share + forward,
-        (costs.backward_s + costs.weights_s) * share + backward,
-        costs.parameters,
-        costs.parameter_bytes,
-        costs.saved_bytes * share,
-    )

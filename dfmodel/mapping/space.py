@@ -62,6 +62,25 @@ class PlanClass:
 
 
 @dataclass(frozen=True)
+class Pairs:
+    """Data and pipeline degrees of a class, with the micro-batches they leave, how many placements they have and the
+    most chunks stages may have; `number` among the degrees whatever the micro-batch."""
+
+    number: np.ndarray
+    data: np.ndarray
+    pipeline: np.ndarray
+    micro_batches: np.ndarray
+    places: np.ndarray
+    most_chunks: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def taken(self, index: np.ndarray) -> Pairs:
+        return Pairs(*(getattr(self, name)[index] for name in Pairs.__dataclass_fields__))
+
+
+@dataclass(frozen=True)
 class Rows:
     """Plans of a class, one row per data and pipeline degree and further choice. `places` is how many placements of the
     two degrees a row stands for, `replicas` the chips that hold the same weights, `gather_s_per_byte` what gathering or
@@ -101,7 +120,8 @@ class PlanSpace:
 
     def __init__(self, workload: Workload, system: System, request: PlanRequest):
         self.workload, self.system, self.request = workload, system, request
-        self._rows: dict[tuple[tuple[int, ...], tuple[int, ...], int], Rows] = {}
+        self._divided: dict[tuple[tuple[int, ...], int], Pairs] = {}
+        self._rates: dict[tuple[tuple[int, ...], tuple[int, ...]], np.ndarray] = {}
         self._pairs: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         self._sequences: dict[tuple[int, int], list[bool]] = {}
         self.layers = workload.layers
@@ -203,44 +223,56 @@ class PlanSpace:
             found.append(int((places * zeros * chunks)[self._divides(dp, micro_batch)].sum()))
         return np.array(found) * len(self.recomputes)
 
-    def rows(self, c: PlanClass) -> Rows:
-        """The plans of a class that divide the batch and have a layer for every stage; they do not depend on sequence
+    def pairs(self, c: PlanClass) -> Pairs:
+        """The data and pipeline degrees of a class that divide the batch and have a layer for every stage."""
+        key = (c.taken, c.micro_batch)
+        if key not in self._divided:
+            pairs, places, _ = self._pairs_on(c.taken)
+            number = np.nonzero(self._divides(pairs[:, 0], c.micro_batch))[0]
+            data, pipeline = pairs[number, 0], pairs[number, 1]
+            counts = self.workload.batch // np.maximum(data * c.micro_batch, 1)
+            most = np.ones(len(number), dtype=np.int64)
+            for chunks in self._chunk_choices():
+                most[self._can_interleave(pipeline, counts, chunks)] = chunks
+            self._divided[key] = Pairs(number, data, pipeline, counts, places[number], most)
+        return self._divided[key]
+
+    def rows(self, c: PlanClass, chosen: np.ndarray | None = None) -> Rows:
+        """The plans of a class, of the `chosen` of its pairs of degrees or of all; they do not depend on sequence
         sharding."""
-        key = (c.taken, c.context, c.micro_batch)
-        if key not in self._rows:
-            self._rows[key] = self._rows_of(c)
-        return self._rows[key]
-
-    def _rows_of(self, c: PlanClass) -> Rows:
-        pairs, places, numbers = self._pairs_on(c.taken)
-        own = self._divides(pairs[:, 0], c.micro_batch)
-        shared = c.context_degree
+        pairs = self.pairs(c)
+        own = pairs if chosen is None else pairs.taken(chosen)
+        replicas = own.data * c.context_degree
         # only ZeRO 2 and 3 communicate with every micro-batch
-        may = self._may_zero(2, pairs[:, 0] * shared, pairs[:, 1]) | self._may_zero(
-            3, pairs[:, 0] * shared, pairs[:, 1]
-        )
-        some = (numbers >= 0) & (own & may)[numbers]
-        rates = np.full(len(pairs), np.inf)
-        replicas = self.placements(c.taken)[0][some] * np.array(c.context)
-        np.minimum.at(rates, numbers[some], gather_rates(replicas, self.system.dimensions))
-        rates[~may] = 0.0
-        return self._expanded(c, pairs[own, 0], pairs[own, 1], places[own], rates[own])
+        may = self._may_zero(2, replicas, own.pipeline) | self._may_zero(3, replicas, own.pipeline)
+        rates = np.zeros(len(replicas))
+        if may.any():
+            rates = np.where(may, self._gather_rates(c)[own.number], 0.0)
+        return self._expanded(own, replicas, rates)
 
-    def _expanded(self, c: PlanClass, dp: np.ndarray, pp: np.ndarray, places: np.ndarray, rates: np.ndarray) -> Rows:
+    def _gather_rates(self, c: PlanClass) -> np.ndarray:
+        """Least seconds per byte over the replicas of every pair on any of its placements: [pairs of `_pairs_on`]."""
+        key = (c.taken, c.context)
+        if key not in self._rates:
+            pairs, _, numbers = self._pairs_on(c.taken)
+            placed = numbers >= 0
+            replicas = self.placements(c.taken)[0][placed] * np.array(c.context)
+            self._rates[key] = np.full(len(pairs), np.inf)
+            np.minimum.at(self._rates[key], numbers[placed], gather_rates(replicas, self.system.dimensions))
+        return self._rates[key]
+
+    def _expanded(self, pairs: Pairs, replicas: np.ndarray, rates: np.ndarray) -> Rows:
         """Every pair of degrees under every recomputation, ZeRO stage and number of chunks it may have."""
-        counts = self.workload.batch // np.maximum(dp * c.micro_batch, 1)
-        replicas = dp * c.context_degree
+        shared = (pairs.data, pairs.pipeline, pairs.micro_batches, pairs.places, rates, replicas)
         parts: list[tuple[np.ndarray, ...]] = []
-        for recompute in range(len(self.recomputes)):
-            for zero in range(4):
-                legal = self._may_zero(zero, replicas, pp)
-                for chunks in self._chunk_choices():
-                    fits = legal & self._can_interleave(pp, counts, chunks)
-                    n = int(fits.sum())
-                    if n:
-                        same = (np.full(n, recompute), np.full(n, zero), np.full(n, chunks))
-                        kept = (x[fits] for x in (dp, pp, counts, places, rates, replicas))
-                        parts.append((*kept, *same))
+        for zero in range(4):
+            legal = self._may_zero(zero, replicas, pairs.pipeline)
+            for chunks in self._chunk_choices():
+                fits = legal & self._can_interleave(pairs.pipeline, pairs.micro_batches, chunks)
+                n = int(fits.sum())
+                for recompute in range(len(self.recomputes)) if n else ():
+                    same = (np.full(n, recompute), np.full(n, zero), np.full(n, chunks))
+                    parts.append((*(x[fits] for x in shared), *same))
         if not parts:
             empty = np.zeros(0, dtype=np.int64)
             return Rows(*[empty] * 9)
