@@ -206,6 +206,8 @@ class _Levels:
         """On dataflow chips the plan with its blocks sharded but not partitioned, everything else in full."""
         if self.search.system.chip.execution != "dataflow":
             return 0.0
+        if self.search.is_refused(plan):
+            return None
         try:
             found = self.search.evaluate(plan, relaxed=True)
         except (NoShardingError, InfeasibleError):
@@ -268,7 +270,8 @@ def seed(search: Search, request: PlanRequest, record: Callable[[Evaluated], flo
     for stages in _rising(search, node):
         rule = replace(request, tensor=node, context=request.context or 1, pipeline=stages, micro_batch=1)
         before = len(search.shortfalls)
-        search_plans(search, rule, noted, lambda: min(found, default=math.inf))
+        # the first that is feasible, which has the best bound of its kind, will do
+        search_plans(search, rule, noted, lambda: 0.0 if found else math.inf)
         del search.shortfalls[before:]
         if found:
             return

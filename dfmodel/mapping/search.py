@@ -283,6 +283,11 @@ class Search:
             plan, context, mapped, staged.iteration, fullest.categories, fullest.placement.tiers, staged.stage
         )
 
+    def is_refused(self, plan: Plan) -> bool:
+        """Whether a block of the plan is known to fit no partitioning."""
+        keys = self._keys(plan, self.context(plan))
+        return any(isinstance(self.mapper.mapped.get(key), InfeasibleError) for key in keys)
+
     def _amortised(self, plan: Plan, context: Context, mapped: tuple[MappedBlock, ...]) -> Evaluated | None:
         """The original's iteration and its rule of what memory holds."""
         (only,) = mapped
