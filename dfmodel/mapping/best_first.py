@@ -3,8 +3,8 @@ plans evaluated until no open bound beats what is known.
 
 The bounds are admissible (dfmodel.mapping.bounds, class_table), so every plan that is not evaluated is no better than
 the answer; what is left open when the search stops early bounds the optimum. A class is bounded by its degrees alone at
-first, with matrix work only, then with the mapping of the largest micro-batch or of whole sequences, scaled, then with
-its own (on dataflow chips: its own before partitioning), and its rows are made last.
+first, with matrix work only, then with the mapping of the largest micro-batch, scaled, then with its own (on dataflow
+chips: its own before partitioning; with context parallelism: that of whole sequences, scaled); its rows are made last.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Evaluator(Protocol):
         """Seconds of a micro-batch in one copy of each block, at least, that need no mapping."""
 
     def scaled_seconds_of(self, c: PlanClass) -> list[float] | None:
-        """The same from the mapping of whole sequences; None where those cannot be mapped."""
+        """The same from the mapping of the largest micro-batch; None where that cannot be mapped."""
 
     def seconds_of(self, c: PlanClass) -> list[float] | None:
         """Seconds of a micro-batch in one copy of each block, some at their least, under the recomputation that takes
@@ -184,7 +184,7 @@ class BestFirst:
             self._open(c, self.space.rows(c))
         elif not self._worth_mapping(c, plans):
             return
-        elif c.context_degree > 1 or c.micro_batch < max(self.space.micro_batches):
+        elif c.context_degree == 1 and c.micro_batch < max(self.space.micro_batches):
             self._bound_class(c, plans, floor, self.evaluator.scaled_seconds_of(c), mapped=False)
         else:
             self._bound_class(c, plans, floor, self.evaluator.seconds_of(c), mapped=True)

@@ -22,7 +22,7 @@ from dfmodel.mapping.space import Pairs, Rows
 from dfmodel.workloads.graph import DTYPE_BYTES
 
 #: Halvings of an interval of seconds.
-HALVINGS = 16
+HALVINGS = 10
 
 #: Rounding must not cut a plan that exactly fits.
 SLACK = 1e-9

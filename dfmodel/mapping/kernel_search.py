@@ -13,12 +13,11 @@ from dfmodel.errors import InfeasibleError, InputError
 from dfmodel.mapping.best_first import BestFirst
 from dfmodel.mapping.block_costs import BlockCosts, Longer, longer_over, repriced
 from dfmodel.mapping.class_table import ClassTable
-from dfmodel.mapping.evaluate import Over
-from dfmodel.mapping.least_cost import LeastCost, LeastCosts, Message
+from dfmodel.mapping.least_cost import LeastCost, LeastCosts, Message, scaled, scaled_s
 from dfmodel.mapping.map_block import MappedBlock
 from dfmodel.mapping.plan import Plan, PlanRequest, plan_request
 from dfmodel.mapping.sharding import NoShardingError
-from dfmodel.mapping.space import PlanClass, PlanSpace, gather_rates
+from dfmodel.mapping.space import PlanClass, PlanSpace
 from dfmodel.systems.cost import system_cost, system_power
 from dfmodel.systems.network import Group, innermost, place
 from dfmodel.systems.system import System
@@ -83,12 +82,12 @@ class _Levels:
         self.main = max(range(len(self.repeats)), key=lambda i: self.repeats[i])
         self._training = search.workload.training
         self._costs: dict[tuple[PlanClass, str], list[BlockCosts | LeastCost] | None] = {}
+        self._least: dict[tuple[int, int, int, str], list[LeastCost]] = {}
         self._least_seconds: dict[tuple[int, int, int], list[float]] = {}
-        self._scaled_seconds: dict[tuple[object, ...], list[float] | None] = {}
-        self._context_rates: dict[tuple[int, ...], float] = {}
-        self._placed: dict[tuple[tuple[int, ...], tuple[int, ...]], dict[Over, Group]] = {}
-        self._inner: dict[tuple[int, int], dict[Over, Group]] = {}
-        self._longer_over: dict[tuple[int, str, Over, Group], tuple[MappedBlock, Longer]] = {}
+        self._gathered: dict[tuple[tuple[int, ...], tuple[int, ...], int], tuple[float, float]] = {}
+        self._placed: dict[tuple[int, ...], Group] = {}
+        self._inner: dict[int, Group] = {}
+        self._longer_over: dict[tuple[int, str, Group], tuple[MappedBlock, Longer]] = {}
 
     def least(self) -> list[LeastCosts]:
         """Least costs of every block under the recomputation that repeats least."""
@@ -104,25 +103,31 @@ class _Levels:
         return range(len(self.repeats))
 
     def least_costs_of(self, c: PlanClass, recompute: str) -> list[LeastCost]:
-        return [
-            self.mapper.least_costs(i, recompute).at(c.degree, c.micro_batch, c.context_degree) for i in self._blocks
-        ]
+        key = (c.degree, c.context_degree, c.micro_batch, recompute)
+        if key not in self._least:
+            self._least[key] = [
+                self.mapper.least_costs(i, recompute).at(c.degree, c.micro_batch, c.context_degree)
+                for i in self._blocks
+            ]
+        return self._least[key]
 
     def costs_of(self, c: PlanClass, recompute: str) -> list[BlockCosts | LeastCost] | None:
         """The most repeated block mapped (on dataflow chips: sharded, its partitioning at the least it can take), the
         others at the least they can take. Where communication adds to a kernel's time, a block is mapped once per
-        tensor and context degree and its collectives priced for each placement of them."""
+        tensor degree and its collectives priced for each placement of it."""
         key = (c, recompute)
         if key not in self._costs:
             self._costs[key] = self._costs_of(c, recompute)
         return self._costs[key]
 
     def _costs_of(self, c: PlanClass, recompute: str) -> list[BlockCosts | LeastCost] | None:
-        groups = self._groups(c)
-        where = groups
+        if c.context_degree > 1 and not self.search.settings.certify_all:
+            return self._shared_costs_of(c, recompute)
+        group = self._group(c.tensor)
+        where = group
         if self.mapper.additive and not self.search.settings.certify_all:
-            where = self._inner_groups(c.degree, c.context_degree)
-        context = self.mapper.context_of(where["tensor"], c.sequence, where["context"])
+            where = self._innermost(c.degree)
+        context = self.mapper.context_of(where, c.sequence, self._context_group(c))
         try:
             mapped = self.mapper.bounded_in(context, c.micro_batch, self.main)
         except (NoShardingError, InfeasibleError) as error:
@@ -130,28 +135,60 @@ class _Levels:
                 self.search.refused.append(error)
             return None
         costs = mapped.costs(recompute, self._training)
-        moved = [self._longer(mapped, recompute, over, group) for over, group in groups.items() if where[over] != group]
-        return self._with_least(c, recompute, repriced(costs, moved) if moved else costs)
+        if where != group:
+            costs = repriced(costs, [self._longer(mapped, recompute, group)])
+        return self._with_least(c, recompute, costs)
 
-    def _groups(self, c: PlanClass) -> dict[Over, Group]:
-        key = (c.tensor, c.context)
-        if key not in self._placed:
-            placed = place([("tensor", c.tensor), ("context", c.context)], self.search.system.dimensions)
-            self._placed[key] = {"tensor": placed["tensor"], "context": placed["context"]}
-        return self._placed[key]
+    def _shared_costs_of(self, c: PlanClass, recompute: str) -> list[BlockCosts | LeastCost] | None:
+        """Least costs of a class with context parallelism from the smallest micro-batch of whole sequences that holds
+        as many tokens, with what is gathered divided over all tensor parallel chips."""
+        sequences = -(-c.micro_batch // c.context_degree)
+        whole = self.costs_of(PlanClass(c.tensor, (1,) * len(c.context), c.sequence, sequences), recompute)
+        if whole is None:
+            return None
+        share = c.micro_batch / c.context_degree / sequences
+        started = self.mapper.least_costs(self.main, recompute).started_s
+        costs = scaled(whole[self.main], share, started)
+        if self.mapper.additive:
+            costs = self._with_gathered(c, costs)
+        return self._with_least(c, recompute, costs)
 
-    def _inner_groups(self, tensor: int, context: int) -> dict[Over, Group]:
-        key = (tensor, context)
-        if key not in self._inner:
-            dimensions = self.search.system.dimensions
-            self._inner[key] = {"tensor": innermost(tensor, dimensions), "context": innermost(context, dimensions)}
-        return self._inner[key]
+    def _with_gathered(self, c: PlanClass, costs: LeastCost) -> LeastCost:
+        key = (c.tensor, c.context, c.micro_batch)
+        if key not in self._gathered:
+            group, share = self._context_group(c), c.micro_batch / c.degree
+            forward, backward = (
+                sum(
+                    self.search.price(m.operation, m.bytes * share, group)
+                    for m in self.mapper.messages(self.main)
+                    if (m.phase == "forward") == first
+                )
+                for first in (True, False)
+            )
+            self._gathered[key] = forward, backward
+        forward, backward = self._gathered[key]
+        return replace(costs, forward_s=costs.forward_s + forward, backward_s=costs.backward_s + backward)
 
-    def _longer(self, mapped: MappedBlock, recompute: str, over: Over, group: Group) -> Longer:
-        key = (id(mapped), recompute, over, group)
+    def _context_group(self, c: PlanClass) -> Group:
+        return place([("tensor", c.tensor), ("context", c.context)], self.search.system.dimensions)["context"]
+
+    def _group(self, tensor: tuple[int, ...]) -> Group:
+        if tensor not in self._placed:
+            self._placed[tensor] = place([("tensor", tensor)], self.search.system.dimensions)["tensor"]
+        return self._placed[tensor]
+
+    def _innermost(self, tensor: int) -> Group:
+        if tensor not in self._inner:
+            self._inner[tensor] = innermost(tensor, self.search.system.dimensions)
+        return self._inner[tensor]
+
+    def _longer(self, mapped: MappedBlock, recompute: str, group: Group) -> Longer:
+        key = (id(mapped), recompute, group)
         if key not in self._longer_over:
             # the mapping is kept beside it, so that no other one can get its number
-            found = longer_over(mapped.evaluation, recompute, over, lambda op, size: self.search.price(op, size, group))
+            found = longer_over(
+                mapped.evaluation, recompute, "tensor", lambda op, size: self.search.price(op, size, group)
+            )
             self._longer_over[key] = mapped, found
         return self._longer_over[key][1]
 
@@ -171,36 +208,19 @@ class _Levels:
         return _shortest(known) if known else None
 
     def scaled_seconds_of(self, c: PlanClass) -> list[float] | None:
-        """The most repeated block at its share of what the largest micro-batch takes, or with context parallelism the
-        smallest one of whole sequences that holds as many tokens, with what it gathers; the others at the least they
-        can take."""
+        """The most repeated block at its share of what the largest micro-batch takes, the others at the least they can
+        take."""
+        least = self.least_seconds_of(c)
         if self.search.settings.certify_all:
-            return self.least_seconds_of(c)
-        key = (c.tensor, c.context_degree, c.sequence, c.micro_batch)
-        if key not in self._scaled_seconds:
-            self._scaled_seconds[key] = self._scaled(c)
-        scaled = self._scaled_seconds[key]
-        if scaled is None:
-            return None
-        if not self.mapper.additive:
-            return scaled
-        if c.context not in self._context_rates:
-            rates = gather_rates(np.array([c.context]), self.search.system.dimensions)
-            self._context_rates[c.context] = float(rates[0])
-        gathered = sum(m.bytes for m in self.mapper.messages(self.main)) * c.micro_batch / c.degree
-        return [s + gathered * self._context_rates[c.context] if i == self.main else s for i, s in enumerate(scaled)]
-
-    def _scaled(self, c: PlanClass) -> list[float] | None:
-        """`scaled_seconds_of` without what is gathered. A kernel takes max(compute, memory) + start, with memory of
-        tokens and of weights: on a share x of the tokens at least x of that, and its start in full."""
-        sequences = -(-c.micro_batch // c.context_degree) if c.context_degree > 1 else max(self.space.micro_batches)
-        whole = self.seconds_of(PlanClass(c.tensor, (1,) * len(c.context), c.sequence, sequences))
+            return least
+        largest = max(self.space.micro_batches)
+        whole = self.seconds_of(replace(c, micro_batch=largest))
         if whole is None:
             return None
-        share = c.micro_batch / c.context_degree / sequences
+        share = c.micro_batch / largest
         started = self.mapper.least_costs(self.main, self.space.recomputes[0]).started_s
-        least = self.least_seconds_of(c)
-        return [whole[i] * share + (1 - share) * started if i == self.main else least[i] for i in self._blocks]
+        at_share = scaled_s(whole[self.main], share, sum(started))
+        return [at_share if i == self.main else s for i, s in enumerate(least)]
 
     def bound_of(self, plan: Plan) -> float | None:
         """On dataflow chips the plan with its blocks sharded but not partitioned, everything else in full."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dfmodel.mapping.block_costs import BlockCosts
 from dfmodel.mapping.kernel_time import KernelTimer
 from dfmodel.mapping.recompute import kept_tensors, quadratic_tensors, repeats
 from dfmodel.workloads.context_parallel import TOKEN, over_context, sequence_lengths
@@ -102,9 +103,11 @@ class LeastCosts:
         )
 
     @property
-    def started_s(self) -> float:
-        """Seconds both passes spend starting kernels at least."""
-        return self._launch_s * sum(m.alone for m in self._matrix)
+    def started_s(self) -> tuple[float, float]:
+        """Seconds the forward and the backward pass spend starting kernels at least."""
+        forward = sum(m.alone for m in self._matrix if m.forward)
+        backward = sum(m.alone for m in self._matrix if not m.forward)
+        return self._launch_s * forward, self._launch_s * backward
 
 
 @dataclass(frozen=True)
@@ -129,3 +132,23 @@ def context_messages(block: Block) -> list[Message]:
             whole = max(divided.tensors[o.tensor].bytes for o in (*kernel.inputs, *kernel.outputs))
             found.append(Message(kernel.phase, kernel.context_collective, whole))
     return found
+
+
+def scaled_s(seconds: float, share: float, started_s: float) -> float:
+    """Least seconds on a `share` (at most 1) of the tokens that take `seconds`, `started_s` of them to start kernels.
+
+    A kernel takes max(compute, memory) + start, with memory of tokens and of weights: on a share x of the tokens at
+    least x of that, and its start in full.
+    """
+    return seconds * share + (1 - share) * started_s
+
+
+def scaled(costs: BlockCosts | LeastCost, share: float, started_s: tuple[float, float]) -> LeastCost:
+    """A lower bound of a block's costs on a `share` of the tokens it was mapped for; see `scaled_s`."""
+    return LeastCost(
+        scaled_s(costs.forward_s, share, started_s[0]),
+        scaled_s(costs.backward_s + costs.weights_s, share, started_s[1]),
+        costs.parameters,
+        costs.parameter_bytes,
+        costs.saved_bytes * share,
+    )

@@ -265,14 +265,17 @@ class PlanSpace:
         """Every pair of degrees under every recomputation, ZeRO stage and number of chunks it may have."""
         shared = (pairs.data, pairs.pipeline, pairs.micro_batches, pairs.places, rates, replicas)
         parts: list[tuple[np.ndarray, ...]] = []
+        divided = [(v, self._can_interleave(pairs.pipeline, pairs.micro_batches, v)) for v in self._chunk_choices()]
         for zero in range(4):
             legal = self._may_zero(zero, replicas, pairs.pipeline)
-            for chunks in self._chunk_choices():
-                fits = legal & self._can_interleave(pairs.pipeline, pairs.micro_batches, chunks)
-                n = int(fits.sum())
-                for recompute in range(len(self.recomputes)) if n else ():
-                    same = (np.full(n, recompute), np.full(n, zero), np.full(n, chunks))
-                    parts.append((*(x[fits] for x in shared), *same))
+            for chunks, can in divided if legal.any() else ():
+                fits = np.nonzero(legal & can)[0]
+                n = len(fits)
+                if not n:
+                    continue
+                own = [x[fits] for x in shared]
+                zeros, chunk = np.full(n, zero), np.full(n, chunks)
+                parts += [(*own, np.full(n, recompute), zeros, chunk) for recompute in range(len(self.recomputes))]
         if not parts:
             empty = np.zeros(0, dtype=np.int64)
             return Rows(*[empty] * 9)
