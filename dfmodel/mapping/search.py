@@ -128,7 +128,7 @@ class Search:
             self._plans = list(candidate_plans(self.workload, self.system, self.request))
             self.counted = len(self._plans)
         try:
-            best, proofs = self._prove(self._best_of_space() if self.as_arrays else self._first_best())
+            best, proofs = self._prove(self.best_of_space() if self.as_arrays else self._first_best())
         except (LimitError, KeyboardInterrupt) as stopped:
             if not self.best_plans:
                 raise
@@ -146,7 +146,7 @@ class Search:
             self.best_plans = [found for found in self.best_plans if self.value(found) <= most]
         return best, proofs
 
-    def _best_of_space(self) -> Evaluated:
+    def best_of_space(self) -> Evaluated:
         """The best plan of the whole space, best first; the K best distinct ones are kept where asked."""
         check_space(self.workload, self.system, self.request)
         request = limited_request(self.system, self.request)
