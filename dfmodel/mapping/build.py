@@ -51,7 +51,7 @@ def _shared_s(block: Block, kernel: Kernel, strategy: Strategy, context: Context
 
 def _compute_price(block: Block, context: Context) -> Callable[[Kernel, Strategy], float]:
     def price(kernel: Kernel, strategy: Strategy) -> float:
-        compute = context.timer.compute_s(kernel.flops_split(strategy.split, context.chips), kernel.unit)
+        compute = context.timer.kernel_s(kernel, strategy.split, context.chips)
         return compute + _shared_s(block, kernel, strategy, context)
 
     return price
@@ -81,10 +81,7 @@ def _columns(problem: ShardingProblem, context: Context, sets: Sequence[FusedSet
 def fused_seconds(block: Block, kernels: Sequence[Kernel], strategies: Sequence[Strategy], context: Context) -> float:
     """Seconds of kernels run as one, network apart: operands from outside in the layouts they need, results others
     need in those they give, tensors between them on chip."""
-    compute = sum(
-        context.timer.compute_s(k.flops_split(s.split, context.chips), k.unit)
-        for k, s in zip(kernels, strategies, strict=True)
-    )
+    compute = sum(context.timer.kernel_s(k, s.split, context.chips) for k, s in zip(kernels, strategies, strict=True))
     memory = context.timer.memory_s(_moved_together(block, kernels, strategies, context))
     return combine(context.overlap, compute, memory, 0.0) + context.start_s
 

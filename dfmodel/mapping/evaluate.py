@@ -274,8 +274,7 @@ class BlockEvaluator:
         """Compute seconds of a kernel that has the chip to itself."""
         if self._by_tiles:
             return self.compute_of([kernel])
-        flops = kernel.flops_split(self.strategies[kernel.name].split, self.context.chips)
-        return self.context.timer.compute_s(flops, kernel.unit)
+        return self.context.timer.kernel_s(kernel, self.strategies[kernel.name].split, self.context.chips)
 
     def network_s(self, name: str) -> float:
         own = sum(c.seconds for c in self.communications if c.kernel == name)

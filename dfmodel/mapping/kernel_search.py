@@ -140,13 +140,12 @@ class _Levels:
         return self._with_least(c, recompute, costs)
 
     def _shared_costs_of(self, c: PlanClass, recompute: str) -> list[BlockCosts | LeastCost] | None:
-        """Least costs of a class with context parallelism from the smallest micro-batch of whole sequences that holds
-        as many tokens, with what is gathered divided over all tensor parallel chips."""
-        sequences = -(-c.micro_batch // c.context_degree)
-        whole = self.costs_of(PlanClass(c.tensor, (1,) * len(c.context), c.sequence, sequences), recompute)
+        """Least costs of a class with context parallelism from the same micro-batch of whole sequences, with what is
+        gathered divided over all tensor parallel chips."""
+        whole = self.costs_of(replace(c, context=(1,) * len(c.context)), recompute)
         if whole is None:
             return None
-        share = c.micro_batch / c.context_degree / sequences
+        share = 1 / c.context_degree
         started = self.mapper.least_costs(self.main, recompute).started_s
         costs = scaled(whole[self.main], share, started)
         if self.mapper.additive:
@@ -208,12 +207,13 @@ class _Levels:
         return _shortest(known) if known else None
 
     def scaled_seconds_of(self, c: PlanClass) -> list[float] | None:
-        """The most repeated block at its share of what the largest micro-batch takes, the others at the least they can
-        take."""
+        """The most repeated block at its share of what the largest multiple of the micro-batch takes, the others at the
+        least they can take."""
         least = self.least_seconds_of(c)
         if self.search.settings.certify_all:
             return least
-        largest = max(self.space.micro_batches)
+        # a whole multiple: work by shape in whole tiles and waves shrinks only so without loss
+        largest = max(b for b in self.space.micro_batches if b % c.micro_batch == 0)
         whole = self.seconds_of(replace(c, micro_batch=largest))
         if whole is None:
             return None

@@ -6,11 +6,13 @@ is the execution style's choice.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from dfmodel.assumptions import Assumptions
 from dfmodel.systems.chip import Chip
-from dfmodel.workloads.graph import Unit
+from dfmodel.systems.gemm import GemmShape
+from dfmodel.workloads.graph import Kernel, Unit
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,35 @@ class KernelTimer:
             return flops / (curve.vector_max * self._peak(unit))
         return (flops + curve.matrix_half_flops) / (curve.matrix_max * self._peak(unit))
 
+    def kernel_s(self, kernel: Kernel, split: str | None, chips: int) -> float:
+        """Seconds of a kernel's arithmetic on one of `chips` chips over which `split` is divided: by its shape where
+        the chip's curve knows shapes."""
+        flops = kernel.flops_split(split, chips)
+        if not (self._by_shape and kernel.unit == "matrix"):
+            return self.compute_s(flops, kernel.unit)
+        curve, peak = self.chip.efficiency, self._peak("matrix")
+        if kernel.op.startswith("attention"):
+            return flops / (curve.attention_share(kernel.dims["feature"]) * peak)
+        shape = gemm_shape(kernel, split, chips)
+        gemm = curve.gemm
+        if shape is None or gemm is None:
+            return flops / (curve.matrix_max * peak)
+        return gemm.compute_s(shape, curve.matrix_max * peak) * kernel.runs
+
+    @property
+    def _by_shape(self) -> bool:
+        return self.assumptions.compute.model == "efficiency" and self.chip.efficiency.gemm is not None
+
+    def least_matrix_s(self, flops: float) -> float:
+        """Seconds that matrix work of so many FLOP takes at least, whatever its shape."""
+        return flops * self.matrix_s_per_flop if self._by_shape else self.compute_s(flops, "matrix")
+
     @property
     def matrix_s_per_flop(self) -> float:
         """Seconds of a FLOP of large matrix work, the least there is."""
+        if self._by_shape:
+            curve = self.chip.efficiency
+            return 1.0 / (max(curve.matrix_max, curve.attention_max or 0.0) * self._peak("matrix"))
         return self.compute_s(1e30, "matrix") / 1e30
 
     def memory_s(self, moved_bytes: float) -> float:
@@ -66,3 +94,25 @@ class KernelTimer:
         if unit == "matrix" or self.assumptions.compute.vector_at_matrix_rate:
             return self.chip.matrix_peak(self.dtype)
         return self.chip.vector_peak(self.dtype)
+
+
+def gemm_shape(kernel: Kernel, split: str | None, chips: int) -> GemmShape | None:
+    """The matrix product an einsum of two operands is on one chip: dims of both operands and the result are its batch,
+    those of the result and one operand its rows and columns, those of no result its depth. None for other kernels."""
+    factors = [o for o in kernel.inputs if o.tensor not in kernel.added]
+    if kernel.op != "einsum" or len(factors) != 2 or len(kernel.outputs) != 1:
+        return None
+    extent = dict(kernel.dims)
+    if split is not None:
+        extent[split] = math.ceil(extent[split] / chips)
+    left, right, result = (set(o.dims) for o in (*factors, kernel.outputs[0]))
+
+    def size(dims: set[str]) -> int:
+        return math.prod(extent[d] for d in dims)
+
+    return GemmShape(
+        size((result & left) - right),
+        size((result & right) - left),
+        size(set(extent) - result),
+        size(result & left & right),
+    )

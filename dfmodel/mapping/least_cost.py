@@ -92,7 +92,7 @@ class LeastCosts:
         seconds = {True: 0.0, False: 0.0}
         for m in self._matrix:
             flops = m.flops.at(micro_batch, context) / tensor
-            seconds[m.forward] += self.timer.compute_s(flops, "matrix") + (self._launch_s if m.alone else 0.0)
+            seconds[m.forward] += self.timer.least_matrix_s(flops) + (self._launch_s if m.alone else 0.0)
             seconds[False] += flops * self.timer.matrix_s_per_flop if m.again else 0.0
         return LeastCost(
             seconds[True],

@@ -249,7 +249,11 @@ def _largest_chunk_s(plan: Plan, costs: Sequence[BlockCosts], counts: Sequence[S
 
 
 def boundary_send_s(workload: Workload, plan: Plan, context: Context, blocks: Sequence[BlockEvaluation]) -> float:
-    """Seconds to send one micro-batch's activations across a stage border (one direction), unoverlapped."""
+    """Seconds to send one micro-batch's activations across a stage border (one direction), unoverlapped.
+
+    Where every tensor parallel chip holds the whole, each may send its share, gathered on the other side (Narayanan et
+    al. 2021, section 4.1), where that is faster.
+    """
     if plan.degree("pipeline") == 1:
         return 0.0
     main = max(range(len(blocks)), key=lambda i: workload.blocks[i][1])
@@ -263,7 +267,11 @@ def boundary_send_s(workload: Workload, plan: Plan, context: Context, blocks: Se
         and block.by_name[block.producer[t]].phase == "forward"
         and block.tensors[t].role == "activation"
     )
-    return float(context.model("point_to_point", size, plan.groups["pipeline"]))
+    whole = float(context.model("point_to_point", size, plan.groups["pipeline"]))
+    if context.sequence or context.chips == 1:
+        return whole
+    share = float(context.model("point_to_point", size / context.chips, plan.groups["pipeline"]))
+    return min(whole, share + context.collective_s("all_gather", size))
 
 
 def amortised(workload: Workload, plan: Plan, context: Context, block: BlockEvaluation) -> Iteration:

@@ -107,7 +107,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What a user fixes of the plan; None leaves it to the search.
+    """What a user fixes of the plan; None leaves it to the search. `most_chunks` is up to how many chunks per stage
+    interleaving is tried (None: 8).
 
     `placement` maps a degree to its factor per dimension name, for example {"tensor": {"nvlink": 8}}.
     `sharding` pins kernels' strategies by name, `partition` kernels' partition numbers. `limits` are the most a block
@@ -125,6 +126,7 @@ class PlanRequest:
     recompute: str | None = None
     schedule: str | None = None
     chunks: int | None = None
+    most_chunks: int | None = None
     zero: int | None = None
     expert: int | None = None
     use_all_chips: bool | None = None
@@ -154,7 +156,18 @@ def plan_request(settings: Mapping[str, Any]) -> PlanRequest:
     """A checked request from `plan.*` settings. Raises InputError with every problem found."""
     known = {f.name for f in fields(PlanRequest)}
     problems = [f"plan.{k}: unknown key{did_you_mean(k, known)}" for k in settings if k not in known]
-    for key in ("tensor", "context", "pipeline", "data", "micro_batch", "chunks", "expert", "at_most_chips", "best"):
+    for key in (
+        "tensor",
+        "context",
+        "pipeline",
+        "data",
+        "micro_batch",
+        "chunks",
+        "most_chunks",
+        "expert",
+        "at_most_chips",
+        "best",
+    ):
         value = settings.get(key)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             problems.append(f"plan.{key}: must be a whole number of at least 1, got {value!r}")

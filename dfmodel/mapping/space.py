@@ -292,7 +292,8 @@ class PlanSpace:
     def _chunk_choices(self) -> list[int]:
         if self.request.chunks is not None or self.request.schedule is not None:
             return [self.request.chunks or 1]
-        return list(range(1, MOST_CHUNKS + 1))
+        most = self.request.most_chunks or MOST_CHUNKS
+        return [v for v in range(1, most + 1) if self.layers % v == 0]
 
     def _can_interleave(self, pp: np.ndarray, counts: np.ndarray, chunks: int) -> np.ndarray:
         if chunks == 1:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from dfmodel.catalog_files import Dirs, catalog_dirs, find, is_path, list_names, load_yaml, validated
 from dfmodel.errors import InputError, did_you_mean
 from dfmodel.systems.chip import Chip, Efficiency, TileArray
+from dfmodel.systems.gemm import GemmCurve
 from dfmodel.systems.memory import Memory
 from dfmodel.systems.merge import assumed_values, item_index, merged, set_value
 from dfmodel.systems.network import SWITCHED, Achieved, Dimension, Link
@@ -224,6 +225,9 @@ def _efficiency(entry: _Entry) -> Efficiency:
         memory_half_bytes=spec.memory_half,
         link_max=spec.link_max,
         links_achieve=spec.links_achieve,
+        gemm=None if spec.gemm is None else GemmCurve(**spec.gemm.model_dump()),
+        attention_max=spec.attention_max,
+        attention_half=spec.attention_half,
         launch_s=spec.launch,
         status=spec.status,
         source=spec.source,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from dfmodel.errors import InputError
+from dfmodel.systems.gemm import GemmCurve
 from dfmodel.systems.memory import Memory
 
 #: attention: scores, softmax and context in one kernel; epilogue: elementwise work after a matrix kernel that makes
@@ -60,6 +61,18 @@ class Efficiency:
     status: str
     source: str
     links_achieve: bool = True
+    #: How matrix work depends on its shape; then `matrix_max` is the rate of large products in long runs and
+    #: `matrix_half_flops` is unused.
+    gemm: GemmCurve | None = None
+    #: Share of the matrix peak that fused attention reaches; None: `matrix_max`.
+    attention_max: float | None = None
+    #: Width of a head at which it reaches half of that.
+    attention_half: float = 0.0
+
+    def attention_share(self, width: int) -> float:
+        """Share of the matrix peak that fused attention reaches with heads of `width`."""
+        most = self.matrix_max if self.attention_max is None else self.attention_max
+        return most * width / (width + self.attention_half)
 
 
 @dataclass(frozen=True)

@@ -137,6 +137,15 @@ class LinkFile(_Sourced):
     achieved_like: str | None = None
 
 
+class GemmFile(_Part):
+    """Shape dependence of matrix work; see dfmodel.systems.gemm.GemmCurve."""
+
+    units: int = Field(ge=1)
+    k_half: float = Field(ge=0)
+    tile_exponent: float = Field(ge=0, le=1)
+    blend: float = Field(ge=1)
+
+
 class EfficiencyFile(_Part):
     """Achieved share of peak by size; see dfmodel.systems.chip.Efficiency."""
 
@@ -150,6 +159,9 @@ class EfficiencyFile(_Part):
     memory_half: Bytes
     link_max: Share
     links_achieve: bool = True
+    gemm: GemmFile | None = None
+    attention_max: Share | None = None
+    attention_half: float = Field(0.0, ge=0)
     launch: Time
     status: Literal["assumed", "calibrated"]
     source: str

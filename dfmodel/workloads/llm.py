@@ -127,12 +127,14 @@ def llm_workload(
     training: bool = True,
     dtype: str = "bf16",
     fused_attention: bool = False,
+    separate_loss: bool = False,
 ) -> Workload:
     """Training (forward + backward) or a forward pass of `model` on `batch` sequences of `sequence` tokens.
 
     Blocks are per micro-batch of one sequence. A forward-only workload has no dropout and ends at the logits.
     `fused_attention` makes scores, softmax, dropout and context one kernel that keeps scores on chip and computes them
-    again in the backward pass (Dao et al., arXiv 2205.14135). Raises InputError naming every setting that does not fit.
+    again in the backward pass (Dao et al., arXiv 2205.14135). `separate_loss` computes log-probabilities and the loss
+    as two kernels, as frameworks do without a fused one. Raises InputError naming every setting that does not fit.
     """
     problems = [
         f"workload.{key}: must be a positive whole number, got {value!r}"
@@ -149,7 +151,7 @@ def llm_workload(
     if problems:
         raise InputError(problems)
 
-    layer = _LlmGraph(model, sequence, dtype, training, fused_attention)
+    layer = _LlmGraph(model, sequence, dtype, training, fused_attention, separate_loss)
     blocks = [(layer.embedding(), 1), (layer.decoder(), model.layers), (layer.head(), 1)]
     if training:
         blocks = [(with_backward(block), count) for block, count in blocks]
@@ -179,8 +181,17 @@ _WORKING_DTYPES = tuple(d for d in DTYPE_BYTES if "int" not in d)
 class _LlmGraph:
     """Builds the blocks of one model; a new `_Blocks` collects kernels and tensors of each."""
 
-    def __init__(self, model: LlmModel, sequence: int, dtype: str, training: bool, fused_attention: bool) -> None:
+    def __init__(
+        self,
+        model: LlmModel,
+        sequence: int,
+        dtype: str,
+        training: bool,
+        fused_attention: bool,
+        separate_loss: bool,
+    ) -> None:
         self.model = model
+        self.separate_loss = separate_loss
         self.fused_attention = fused_attention
         self.dtype = dtype
         self.training = training
@@ -255,10 +266,24 @@ class _LlmGraph:
         )
         if not self.training:
             return g.block("logits_out")
+        scored = "logits_out"
+        if self.separate_loss:
+            scored = "log_probabilities"
+            g.kernel(
+                "log_softmax",
+                {"logits_out": logits},
+                {scored: logits},
+                "vector",
+                VECTOR_FLOPS["softmax"],
+                op="softmax",
+                unsplittable=frozenset({"vocabulary"}),
+                saves="output",
+                dtypes={scored: "fp32"},
+            )
         g.input("labels", "batch token", "int32")
         g.kernel(
             "loss",
-            {"logits_out": logits, "labels": "batch token"},
+            {scored: logits, "labels": "batch token"},
             {"loss_out": "batch token"},
             "vector",
             VECTOR_FLOPS["cross_entropy"],

@@ -1,0 +1,270 @@
+"""Training of language models beside its measurements: every row of llm_training.csv with its own configuration.
+
+What a row leaves empty (micro-batch, interleaving, parallel degrees) is filled in by the search under the row's stack
+and said so. A row is compared in its own convention: step time where that was measured, else the rate it states.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dfmodel.assumptions import Assumptions
+from dfmodel.catalog_files import Dirs, load_yaml
+from dfmodel.errors import DfmodelError
+from dfmodel.mapping.map_block import SolverSettings
+from dfmodel.mapping.plan import PlanRequest, plan_request
+from dfmodel.mapping.search import Evaluated, Search
+from dfmodel.presets import load_assumptions
+from dfmodel.systems.catalog import load_system
+from dfmodel.systems.system import System
+from dfmodel.validation.collectives import CannotModelError
+from dfmodel.validation.files import Comparison, number, packaged_measurements, read_table
+from dfmodel.workloads.graph import Workload
+from dfmodel.workloads.llm import LlmModel, llm_workload
+
+TABLE = "llm_training"
+COLUMNS = (
+    "model", "layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab", "seq_len", "chip", "n_chips", "precision",
+    "tp", "pp", "vp", "cp", "dp", "fsdp", "mp_mode", "gbs_seqs", "mbs_seqs", "recompute", "model_tflops_per_chip",
+    "mfu_pct", "hfu_pct", "step_time_s", "tokens_per_s_per_chip",
+)  # fmt: skip
+
+#: Chunks per stage up to which a row's interleaving is searched.
+MOST_CHUNKS = 48
+
+#: Memory that rows with every setting stated are not held to: they ran.
+ENOUGH_BYTES = 1e15
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row as the model takes it: what is asked of the plan, and what of the row was filled in."""
+
+    id: str
+    use: str
+    table: str
+    era: str
+    rate: str
+    workload: Workload
+    system: System
+    assumptions: Assumptions
+    request: PlanRequest
+    measured: float
+    unit: str
+    filled: tuple[str, ...] = ()
+    repeats_forward: bool = False
+
+    def solved(self, constants: Constants | None = None) -> Evaluated:
+        """The plan of the row, or the best one of what it leaves open. Raises InfeasibleError where none fits."""
+        system, assumptions = self.system, self.assumptions
+        if constants is not None:
+            system = constants.on(system, self)
+        search = Search(self.workload, system, assumptions, self.request, SolverSettings(), lambda text: None)
+        return search.best_of_space()
+
+    def figure(self, found: Evaluated) -> float:
+        """What the row states, of a prediction: seconds of a step, or TFLOP/s per chip in the row's convention."""
+        if self.unit == "s":
+            return found.iteration.seconds
+        flops = (
+            self.workload.model_flops_per_sample("matrix") * found.plan.batch * (4 / 3 if self.repeats_forward else 1)
+        )
+        return flops / found.iteration.seconds / found.plan.chips / 1e12
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What calibration may change: the sustained share of the matrix peak by chip and format, the share of it that a
+    software stack reaches, and the host's seconds per step of a stack."""
+
+    rates: Mapping[str, float]
+    stacks: Mapping[str, float]
+
+    def on(self, system: System, case: Case) -> System:
+        share = self.rates.get(case.rate, system.chip.efficiency.matrix_max) * self.stacks.get(case.era, 1.0)
+        curve = replace(system.chip.efficiency, matrix_max=share)
+        return replace(system, chip=replace(system.chip, efficiency=curve))
+
+
+def load_rules(folder: Path | None = None) -> Mapping[str, Any]:
+    """The stacks of validation/setups/llm_training.yaml."""
+    return load_yaml((folder or packaged_measurements() / "setups") / f"{TABLE}.yaml")
+
+
+def stack_of(row: Mapping[str, Any], rules: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The entry for a row. Raises CannotModelError where no entry matches, or it says why rows cannot be modelled."""
+    for stack in rules["stacks"]:
+        if any(fnmatch.fnmatch(row["id"], pattern) for pattern in stack["rows"]):
+            for pattern, why in (stack.get("why_not") or {}).items():
+                if fnmatch.fnmatch(row["id"], pattern):
+                    raise CannotModelError(why)
+            return dict(stack)
+    raise CannotModelError(f"no software stack is known for '{row['id']}'")
+
+
+def case_of(row: Mapping[str, Any], rules: Mapping[str, Any], dirs: Dirs = ()) -> Case:
+    """A row as a case. Raises CannotModelError where the row does not say enough or names what no catalog has."""
+    stack = stack_of(row, rules)
+    stated = {**(stack.get("missing") or {}), **{k: v for k, v in row.items() if v is not None}}
+    filled = [f"{k} {v}" for k, v in (stack.get("missing") or {}).items() if row.get(k) is None]
+    model = _model(stated, stack)
+    sequence = _count(stated, "seq_len")
+    batch = stated.get("gbs_seqs")
+    if batch is None:
+        raise CannotModelError("the row states no batch")
+    dtype = "bf16" if row["precision"] in ("bf16", "fp8") else str(row["precision"])
+    workload = llm_workload(
+        model,
+        sequence=sequence,
+        batch=int(batch),
+        dtype=dtype,
+        fused_attention=stack["attention"] == "fused",
+        separate_loss=stack.get("loss") == "separate",
+    )
+    system = _system(stated, stack, rules, dirs)
+    request, more = _request(stated, stack, system)
+    overrides = {**(stack.get("assumptions") or {})}
+    if row["mp_mode"] == "PURE":
+        overrides["memory.gradient"] = "bf16"
+    measured, unit, repeats = _measured(row)
+    return Case(
+        row["id"], row["use"], stack["table"], stack["era"], f"{row['chip'].split('-')[0]} {row['precision']}",
+        workload, system, load_assumptions("default", overrides), request, measured, unit, (*filled, *more), repeats,
+    )  # fmt: skip
+
+
+def _count(stated: Mapping[str, Any], column: str) -> int:
+    if stated.get(column) is None:
+        raise CannotModelError(f"the row states no {column}")
+    return int(float(stated[column]))
+
+
+def _model(stated: Mapping[str, Any], stack: Mapping[str, Any]) -> LlmModel:
+    hidden, heads = _count(stated, "hidden"), _count(stated, "heads")
+    options = {"max_sequence": _count(stated, "seq_len"), **(stack.get("model") or {})}
+    if hidden % heads:
+        raise CannotModelError(f"hidden {hidden} does not divide into {heads} heads")
+    return LlmModel(
+        name="row", title=str(stated["model"]), layers=_count(stated, "layers"), hidden=hidden, heads=heads,
+        kv_heads=_count(stated, "kv_heads") if stated.get("kv_heads") else heads, head_dim=hidden // heads,
+        ffn=_count(stated, "ffn_hidden"), vocabulary=_count(stated, "vocab"), **options,
+    )  # fmt: skip
+
+
+def _system(stated: Mapping[str, Any], stack: Mapping[str, Any], rules: Mapping[str, Any], dirs: Dirs) -> System:
+    known = rules["systems"].get(stated["chip"])
+    if known is None:
+        raise CannotModelError(f"no system of the catalog has chip '{stated['chip']}'")
+    chips = _count(stated, "n_chips")
+    node = int(known["node"])
+    overrides = {**known.get("set", {}), **(stack.get("system") or {}), "nodes": -(-chips // node)}
+    if chips < node:
+        overrides["topology.nvlink.size"] = chips
+    system = load_system(known["system"], overrides, dirs)
+    if stated["precision"] == "fp8":
+        chip = system.chip
+        # activations and messages stay in 16 bits; matrix work runs at the 8-bit peak
+        peaks = {**chip.matrix_flops_per_s, "bf16": chip.matrix_peak("fp8")}
+        system = replace(system, chip=replace(chip, matrix_flops_per_s=peaks))
+    if "fusions" in stack:
+        system = replace(system, chip=replace(system.chip, fusions=tuple(stack["fusions"])))
+    if stack.get("keeps_memory"):
+        return system
+    memories = tuple(replace(m, capacity_bytes=ENOUGH_BYTES) for m in system.chip.memories)
+    return replace(system, chip=replace(system.chip, memories=memories))
+
+
+def _request(stated: Mapping[str, Any], stack: Mapping[str, Any], system: System) -> tuple[PlanRequest, list[str]]:
+    """What a row fixes of the plan, and the names of what the search fills in."""
+    plan = dict(stack.get("plan") or {})
+    for key, column in (("tensor", "tp"), ("pipeline", "pp"), ("context", "cp"), ("micro_batch", "mbs_seqs")):
+        if stated.get(column) is not None:
+            plan[key] = int(stated[column])
+    if stated.get("vp") is not None and int(stated["vp"]) > 1:
+        plan |= {"schedule": "interleaved", "chunks": int(stated["vp"])}
+    elif stated.get("vp") is not None:
+        plan |= {"schedule": "1f1b"}
+    plan |= _recomputation(stated.get("recompute"), stack, plan.get("tensor", 2))
+    if stated.get("fsdp") in ("FULL_SHARD", "FSDP"):
+        plan["zero"] = 3
+    elif stated.get("fsdp") == "SHARD_GRAD_OP":
+        plan["zero"] = 2
+    plan.setdefault("context", 1)
+    if plan.get("tensor", 1) > 1:
+        first = system.dimensions[0]
+        plan["placement"] = {"tensor": {first.name: min(int(plan["tensor"]), first.size)}}
+    names = {"tensor": "tp", "pipeline": "pp", "micro_batch": "mbs_seqs", "recompute": "recompute"}
+    filled = [f"{column} by the search" for key, column in names.items() if key not in plan]
+    if "schedule" not in plan and plan.get("pipeline", 2) > 1:
+        filled.append("vp by the search")
+    plan |= {"use_all_chips": True, "most_chunks": MOST_CHUNKS}
+    return plan_request(plan), filled
+
+
+def _recomputation(text: str | None, stack: Mapping[str, Any], tensor: int) -> dict[str, Any]:
+    if text is None:
+        return {}
+    if text == "full":
+        return {"recompute": stack.get("full_recompute", "full"), "sequence_sharding": False}
+    if text.startswith("selective"):
+        return {"recompute": "selective", "sequence_sharding": "seqpar" in text and tensor > 1}
+    if text == "none":
+        return {"recompute": "none"}
+    return {}
+
+
+def _measured(row: Mapping[str, Any]) -> tuple[float, str, bool]:
+    """The figure that judges a row, its unit, and whether it counts the repeated forward pass."""
+    seconds, model = number(row, "step_time_s"), number(row, "model_tflops_per_chip")
+    if seconds is not None:
+        return seconds, "s", False
+    if model is not None:
+        return model, "TFLOP/s per chip", False
+    peak = number(row, "peak_tflops_used")
+    for column, repeats in (("mfu_pct", False), ("hfu_pct", True)):
+        share = number(row, column)
+        if share is not None and peak is not None:
+            return share / 100 * peak, "TFLOP/s per chip", repeats
+    raise CannotModelError("the row states no step time, rate or utilisation")
+
+
+def predict(case: Case, constants: Constants | None = None) -> tuple[float | None, str, tuple[str, ...]]:
+    """The figure of a row, or why there is none, and what the prediction rests on besides the row."""
+    try:
+        found = case.solved(constants)
+    except DfmodelError as error:
+        return None, str(error), ()
+    p = found.plan.describe()
+    shown = []
+    if case.filled:
+        shown = [f"tp {p['tensor']} pp {p['pipeline']} vp {p['chunks']} mbs {p['micro_batch']} {p['recompute']}"]
+    return case.figure(found), "", (*case.filled, *shown)
+
+
+def compare(folder: Path | None = None, dirs: Dirs = (), constants: Constants | None = None) -> list[Comparison]:
+    """Every row of llm_training.csv with what the model predicts."""
+    rules = load_rules()
+    found = []
+    for row in read_table(TABLE, folder, COLUMNS):
+        try:
+            case = case_of(row, rules, dirs)
+        except DfmodelError as error:
+            found.append(_unmodelled(row, rules, str(error)))
+            continue
+        value, why_not, assumed = predict(case, constants)
+        facts = {"table": case.table, "era": case.era, "filled": bool(case.filled)}
+        found.append(Comparison(row["id"], TABLE, row["use"], case.measured, value, case.unit, assumed, why_not, facts))
+    return found
+
+
+def _unmodelled(row: Mapping[str, Any], rules: Mapping[str, Any], why_not: str) -> Comparison:
+    table = next(
+        (s["table"] for s in rules["stacks"] if any(fnmatch.fnmatch(row["id"], p) for p in s["rows"])), "other"
+    )
+    measured = number(row, "step_time_s") or number(row, "mfu_pct") or math.nan
+    return Comparison(row["id"], TABLE, row["use"], measured, None, "", (), why_not, {"table": table, "filled": False})
