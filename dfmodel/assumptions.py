@@ -17,6 +17,11 @@ class ComputeAssumptions(_Section):
         description="efficiency: the chip's curve by size; flat: one share of the matrix peak for all work; "
         "tiles: cycles of the chip's compute tiles, with ceilings, shared among a partition's kernels",
     )
+    stack: str | None = Field(
+        None,
+        description="software stack whose share of the matrix rate is used, by the name the chip's efficiency file has "
+        "for it; null, or a name it does not have: the stack its rate was fitted to",
+    )
     utilisation: float = Field(0.9, gt=0, le=1, description="share of peak under `flat`")
     vector_at_matrix_rate: bool = Field(
         False,

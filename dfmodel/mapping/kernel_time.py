@@ -38,7 +38,7 @@ class KernelTimer:
         curve = self.chip.efficiency
         if unit == "vector" and not compute.vector_at_matrix_rate:
             return flops / (curve.vector_max * self._peak(unit))
-        return (flops + curve.matrix_half_flops) / (curve.matrix_max * self._peak(unit))
+        return (flops + curve.matrix_half_flops) / (self.matrix_share * self._peak(unit))
 
     def kernel_s(self, kernel: Kernel, split: str | None, chips: int) -> float:
         """Seconds of a kernel's arithmetic on one of `chips` chips over which `split` is divided: by its shape where
@@ -48,12 +48,22 @@ class KernelTimer:
             return self.compute_s(flops, kernel.unit)
         curve, peak = self.chip.efficiency, self._peak("matrix")
         if kernel.op.startswith("attention"):
-            return flops / (curve.attention_share(kernel.dims["feature"]) * peak)
+            return flops / (curve.attention_share(kernel.dims["feature"]) * self._stack * peak)
         shape = gemm_shape(kernel, split, chips)
         gemm = curve.gemm
         if shape is None or gemm is None:
-            return flops / (curve.matrix_max * peak)
-        return gemm.compute_s(shape, curve.matrix_max * peak) * kernel.runs
+            return flops / (self.matrix_share * peak)
+        return gemm.compute_s(shape, self.matrix_share * peak) * kernel.runs
+
+    @property
+    def matrix_share(self) -> float:
+        """Share of the matrix peak that large products reach under the assumed software stack."""
+        return self.chip.efficiency.matrix_share(self.dtype) * self._stack
+
+    @property
+    def _stack(self) -> float:
+        stack = self.assumptions.compute.stack
+        return 1.0 if stack is None else self.chip.efficiency.stacks.get(stack, 1.0)
 
     @property
     def _by_shape(self) -> bool:
@@ -68,7 +78,7 @@ class KernelTimer:
         """Seconds of a FLOP of large matrix work, the least there is."""
         if self._by_shape:
             curve = self.chip.efficiency
-            return 1.0 / (max(curve.matrix_max, curve.attention_max or 0.0) * self._peak("matrix"))
+            return 1.0 / (max(self.matrix_share, (curve.attention_max or 0.0) * self._stack) * self._peak("matrix"))
         return self.compute_s(1e30, "matrix") / 1e30
 
     def memory_s(self, moved_bytes: float) -> float:

@@ -169,10 +169,19 @@ class BlockMapper:
             if not self.settings.certify_all and context.amortised_over is None:
                 where = self.blocks_at(self._smallest)[key.block]
                 there = self.context_of(innermost(context.chips, self.system.dimensions), context.sequence)
-            sharding, _ = self._solve_sharding(where, there)
-            self._shardings[own] = strategies_of(sharding)
+            self._shardings[own] = self._only_sharding(where, there) or strategies_of(
+                self._solve_sharding(where, there)[0]
+            )
         known = self._shardings[own]
         return known if len(known) == len(block.kernels) else sharded_alike(block, known, context)
+
+    def _only_sharding(self, block: Block, context: Context) -> dict[str, Strategy] | None:
+        """The strategies of a block on a single chip, where no kernel has a choice; else None."""
+        if context.chips > 1:
+            return None
+        rules = ShardingRules(context.sequence, context.assumptions.sharding.weights)
+        found = {k.name: strategies(block, k, 1, rules) for k in block.kernels}
+        return {name: own[0] for name, own in found.items()} if all(len(own) == 1 for own in found.values()) else None
 
     def _solve_sharding(self, block: Block, context: Context) -> tuple[Sharding, dict[str, Any]]:
         sharding, result = solve_block_sharding(block, context, self.request.sharding, self.limits())

@@ -160,7 +160,7 @@ def _main_block(result: Result) -> str:
 def _partitions(result: Result) -> tuple[str, str]:
     if result.system["execution"] == "dataflow":
         shown = [p for p in result.partitions if p.block == _main_block(result)]
-        return f"Partitions of block '{_main_block(result)}' (one chip, one micro-batch)", _frame(
+        return f"Partitions of block '{_main_block(result)}' (one chip, one micro-batch)", text_table(
             {
                 "#": [p.index for p in shown],
                 "phase": [p.phase for p in shown],
@@ -178,7 +178,7 @@ def _partitions(result: Result) -> tuple[str, str]:
         entry = totals.setdefault((p.block, p.repeats, p.phase, p.bound_by), [0, 0.0])
         entry[0] += 1
         entry[1] += p.seconds
-    return "Kernel by kernel: time by what bounds it (one chip, one micro-batch)", _frame(
+    return "Kernel by kernel: time by what bounds it (one chip, one micro-batch)", text_table(
         {
             "block": [f"{b} x{n}" for b, n, _, _ in totals],
             "phase": [phase for _, _, phase, _ in totals],
@@ -202,7 +202,7 @@ def _kernels(result: Result) -> tuple[str, str]:
     shown = [k for k in rows if k.kernel in kept]
     rest = len(result.kernels) - len(shown)
     title = f"Kernels of block '{main}' (the {len(shown)} longest; {rest} more in mapping.csv)"
-    return title, _frame(
+    return title, text_table(
         {
             "kernel": [k.kernel for k in shown],
             "part": [k.partition for k in shown],
@@ -263,7 +263,7 @@ def _beside(result: Result) -> str:
         name = "optimum" if i == 0 else f"number {i + 1}" if a["rank"] else "also evaluated"
         rows.append({"plan": name, **_plan_columns(a),
                      "s/iteration": _seconds(a["iteration_s"]), "of optimum": f"{share:.3f}x", "": ""})  # fmt: skip
-    return _frame({name: [r[name] for r in rows] for name in rows[0]}) if rows else "none"
+    return text_table({name: [r[name] for r in rows] for name in rows[0]}) if rows else "none"
 
 
 def _plan_columns(plan: Mapping[str, Any] | None) -> dict[str, str]:
@@ -279,7 +279,7 @@ def _assumed(result: Result) -> list[str]:
     return list(result.assumed) or ["nothing"]
 
 
-def _frame(columns: Mapping[str, list[Any]]) -> str:
+def text_table(columns: Mapping[str, list[Any]]) -> str:
     """Columns of text under their names, each as wide as its widest cell."""
     cells = {name: [str(value) for value in values] for name, values in columns.items()}
     widths = {name: max(map(len, [name, *values])) for name, values in cells.items()}

@@ -228,6 +228,8 @@ def _efficiency(entry: _Entry) -> Efficiency:
         gemm=None if spec.gemm is None else GemmCurve(**spec.gemm.model_dump()),
         attention_max=spec.attention_max,
         attention_half=spec.attention_half,
+        matrix_max_of={str(k): v for k, v in spec.matrix_max_of.items()},
+        stacks=dict(spec.stacks),
         launch_s=spec.launch,
         status=spec.status,
         source=spec.source,

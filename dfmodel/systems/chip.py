@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from dfmodel.errors import InputError
@@ -64,10 +64,19 @@ class Efficiency:
     #: How matrix work depends on its shape; then `matrix_max` is the rate of large products in long runs and
     #: `matrix_half_flops` is unused.
     gemm: GemmCurve | None = None
-    #: Share of the matrix peak that fused attention reaches; None: `matrix_max`.
+    #: Share of the matrix peak that fused attention reaches, FLOP counted over the whole square (a causal kernel that
+    #: leaves half of it out may reach more than 1); None: `matrix_max`.
     attention_max: float | None = None
     #: Width of a head at which it reaches half of that.
     attention_half: float = 0.0
+    #: `matrix_max` of formats that reach another share of their own peak.
+    matrix_max_of: Mapping[str, float] = field(default_factory=dict)
+    #: Share of the matrix rate that software stacks other than the reference reach, by name.
+    stacks: Mapping[str, float] = field(default_factory=dict)
+
+    def matrix_share(self, dtype: str) -> float:
+        """Share of the matrix peak of `dtype` that large products reach in long runs."""
+        return self.matrix_max_of.get(dtype, self.matrix_max)
 
     def attention_share(self, width: int) -> float:
         """Share of the matrix peak that fused attention reaches with heads of `width`."""

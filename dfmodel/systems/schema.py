@@ -160,8 +160,10 @@ class EfficiencyFile(_Part):
     link_max: Share
     links_achieve: bool = True
     gemm: GemmFile | None = None
-    attention_max: Share | None = None
+    attention_max: float | None = Field(None, gt=0, le=2)
     attention_half: float = Field(0.0, ge=0)
+    matrix_max_of: dict[Dtype, Share] = {}
+    stacks: dict[str, float] = {}
     launch: Time
     status: Literal["assumed", "calibrated"]
     source: str

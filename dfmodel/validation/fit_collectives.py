@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from dfmodel.systems.catalog import load_link
 from dfmodel.systems.network import Achieved, Link
 from dfmodel.validation.collectives import COLUMNS, LARGE_BYTES, TABLE, Setup, load_rules, setup_of
 from dfmodel.validation.files import read_table
+from dfmodel.validation.pattern_search import descend
 
 #: Operations whose transfers all chips make together; all-to-all and point-to-point achieve other shares.
 TOGETHER = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "scatter", "gather")
@@ -121,27 +122,11 @@ def _search(fit: Fit, link: Link, setups: Sequence[Setup], start: Achieved) -> A
     best: tuple[float, dict[str, float]] | None = None
     for values in itertools.product(*(STARTS[k] for k in fit.determines)):
         point = dict(zip(fit.determines, values, strict=True))
-        found = _descend(misfit, point)
+        found = descend(misfit, point)
         if best is None or found[0] < best[0]:
             best = found
     assert best is not None
     return made({k: float(f"{v:.{DIGITS}g}") for k, v in best[1].items()})
-
-
-def _descend(misfit: Callable[[Mapping[str, float]], float], point: dict[str, float]) -> tuple[float, dict[str, float]]:
-    """Factors on one value after the other, ever smaller, as long as one of them helps."""
-    value, factor = misfit(point), 2.0
-    while factor > 1.0005:
-        moved = False
-        for key in point:
-            for f in (factor, 1 / factor):
-                trial = {**point, key: point[key] * f}
-                found = misfit(trial)
-                if found < value:
-                    value, point, moved = found, trial, True
-        if not moved:
-            factor = math.sqrt(factor)
-    return value, point
 
 
 def catalog_entry(values: Achieved, rows: Sequence[str]) -> dict[str, Any]:

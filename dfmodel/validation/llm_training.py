@@ -49,7 +49,8 @@ class Case:
     use: str
     table: str
     era: str
-    rate: str
+    chip: str
+    precision: str
     workload: Workload
     system: System
     assumptions: Assumptions
@@ -59,13 +60,17 @@ class Case:
     filled: tuple[str, ...] = ()
     repeats_forward: bool = False
 
-    def solved(self, constants: Constants | None = None) -> Evaluated:
+    def solved(self) -> Evaluated:
         """The plan of the row, or the best one of what it leaves open. Raises InfeasibleError where none fits."""
-        system, assumptions = self.system, self.assumptions
-        if constants is not None:
-            system = constants.on(system, self)
-        search = Search(self.workload, system, assumptions, self.request, SolverSettings(), lambda text: None)
+        search = Search(self.workload, self.system, self.assumptions, self.request, SolverSettings(), lambda text: None)
         return search.best_of_space()
+
+    def with_curve(self, **changes: Any) -> Case:
+        """The same on a chip whose efficiency curve is changed."""
+        chip = self.system.chip
+        return replace(
+            self, system=replace(self.system, chip=replace(chip, efficiency=replace(chip.efficiency, **changes)))
+        )
 
     def figure(self, found: Evaluated) -> float:
         """What the row states, of a prediction: seconds of a step, or TFLOP/s per chip in the row's convention."""
@@ -75,20 +80,6 @@ class Case:
             self.workload.model_flops_per_sample("matrix") * found.plan.batch * (4 / 3 if self.repeats_forward else 1)
         )
         return flops / found.iteration.seconds / found.plan.chips / 1e12
-
-
-@dataclass(frozen=True)
-class Constants:
-    """What calibration may change: the sustained share of the matrix peak by chip and format, the share of it that a
-    software stack reaches, and the host's seconds per step of a stack."""
-
-    rates: Mapping[str, float]
-    stacks: Mapping[str, float]
-
-    def on(self, system: System, case: Case) -> System:
-        share = self.rates.get(case.rate, system.chip.efficiency.matrix_max) * self.stacks.get(case.era, 1.0)
-        curve = replace(system.chip.efficiency, matrix_max=share)
-        return replace(system, chip=replace(system.chip, efficiency=curve))
 
 
 def load_rules(folder: Path | None = None) -> Mapping[str, Any]:
@@ -104,7 +95,11 @@ def stack_of(row: Mapping[str, Any], rules: Mapping[str, Any]) -> Mapping[str, A
                 if fnmatch.fnmatch(row["id"], pattern):
                     raise CannotModelError(why)
             return dict(stack)
-    raise CannotModelError(f"no software stack is known for '{row['id']}'")
+    for other in rules["others"]:
+        if all(row.get(c) is not None and fnmatch.fnmatch(str(row[c]), p) for c, p in other["when"].items()):
+            named = next(s for s in rules["stacks"] if s["name"] == other["stack"])
+            return {**named, "table": TABLE, "guessed": True}
+    raise CannotModelError("no software stack is known for the row's chip and settings")
 
 
 def case_of(row: Mapping[str, Any], rules: Mapping[str, Any], dirs: Dirs = ()) -> Case:
@@ -112,6 +107,8 @@ def case_of(row: Mapping[str, Any], rules: Mapping[str, Any], dirs: Dirs = ()) -
     stack = stack_of(row, rules)
     stated = {**(stack.get("missing") or {}), **{k: v for k, v in row.items() if v is not None}}
     filled = [f"{k} {v}" for k, v in (stack.get("missing") or {}).items() if row.get(k) is None]
+    if stack.get("guessed"):
+        filled.append(f"software stack {stack['name']}, by the row's columns")
     model = _model(stated, stack)
     sequence = _count(stated, "seq_len")
     batch = stated.get("gbs_seqs")
@@ -128,12 +125,12 @@ def case_of(row: Mapping[str, Any], rules: Mapping[str, Any], dirs: Dirs = ()) -
     )
     system = _system(stated, stack, rules, dirs)
     request, more = _request(stated, stack, system)
-    overrides = {**(stack.get("assumptions") or {})}
+    overrides = {"compute.stack": stack["era"], **(stack.get("assumptions") or {})}
     if row["mp_mode"] == "PURE":
         overrides["memory.gradient"] = "bf16"
     measured, unit, repeats = _measured(row)
     return Case(
-        row["id"], row["use"], stack["table"], stack["era"], f"{row['chip'].split('-')[0]} {row['precision']}",
+        row["id"], row["use"], stack["table"], stack["era"], str(row["chip"]), str(row["precision"]),
         workload, system, load_assumptions("default", overrides), request, measured, unit, (*filled, *more), repeats,
     )  # fmt: skip
 
@@ -168,9 +165,14 @@ def _system(stated: Mapping[str, Any], stack: Mapping[str, Any], rules: Mapping[
     system = load_system(known["system"], overrides, dirs)
     if stated["precision"] == "fp8":
         chip = system.chip
-        # activations and messages stay in 16 bits; matrix work runs at the 8-bit peak
+        # activations, messages and attention stay in 16 bits; other matrix work runs at its share of the 8-bit peak
         peaks = {**chip.matrix_flops_per_s, "bf16": chip.matrix_peak("fp8")}
-        system = replace(system, chip=replace(chip, matrix_flops_per_s=peaks))
+        ratio = chip.matrix_peak("bf16") / chip.matrix_peak("fp8")
+        curve = chip.efficiency
+        curve = replace(
+            curve, matrix_max=curve.matrix_share("fp8"), attention_max=(curve.attention_max or curve.matrix_max) * ratio
+        )
+        system = replace(system, chip=replace(chip, matrix_flops_per_s=peaks, efficiency=curve))
     if "fusions" in stack:
         system = replace(system, chip=replace(system.chip, fusions=tuple(stack["fusions"])))
     if stack.get("keeps_memory"):
@@ -233,10 +235,10 @@ def _measured(row: Mapping[str, Any]) -> tuple[float, str, bool]:
     raise CannotModelError("the row states no step time, rate or utilisation")
 
 
-def predict(case: Case, constants: Constants | None = None) -> tuple[float | None, str, tuple[str, ...]]:
+def predict(case: Case) -> tuple[float | None, str, tuple[str, ...]]:
     """The figure of a row, or why there is none, and what the prediction rests on besides the row."""
     try:
-        found = case.solved(constants)
+        found = case.solved()
     except DfmodelError as error:
         return None, str(error), ()
     p = found.plan.describe()
@@ -246,7 +248,7 @@ def predict(case: Case, constants: Constants | None = None) -> tuple[float | Non
     return case.figure(found), "", (*case.filled, *shown)
 
 
-def compare(folder: Path | None = None, dirs: Dirs = (), constants: Constants | None = None) -> list[Comparison]:
+def compare(folder: Path | None = None, dirs: Dirs = ()) -> list[Comparison]:
     """Every row of llm_training.csv with what the model predicts."""
     rules = load_rules()
     found = []
@@ -256,7 +258,7 @@ def compare(folder: Path | None = None, dirs: Dirs = (), constants: Constants | 
         except DfmodelError as error:
             found.append(_unmodelled(row, rules, str(error)))
             continue
-        value, why_not, assumed = predict(case, constants)
+        value, why_not, assumed = predict(case)
         facts = {"table": case.table, "era": case.era, "filled": bool(case.filled)}
         found.append(Comparison(row["id"], TABLE, row["use"], case.measured, value, case.unit, assumed, why_not, facts))
     return found

@@ -1,0 +1,71 @@
+"""The commands `validate` and `calibrate`: how accurate the model is, and where its constants come from."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dfmodel.errors import InputError
+
+AddCommon = Callable[[argparse.ArgumentParser, Callable[[argparse.Namespace], int]], None]
+
+SUITE_NAMES = ("llm-training", "llm-serving", "dlrm", "hpl", "fft", "collectives", "gemm", "all")
+
+
+def add_validation(commands: Any, add_common: AddCommon) -> None:
+    """Add both commands to a parser's."""
+    p = commands.add_parser("validate", help="predict published measurements and print the errors")
+    p.add_argument("--suite", metavar="NAME", default="all", help=f"one of {', '.join(SUITE_NAMES)} (default all)")
+    p.add_argument("--data", metavar="DIR", type=Path, help="measurements of your own: CSV files with the same columns")
+    p.add_argument("--out", metavar="DIR", type=Path, help="write rows.csv, tables.csv and scatter.png there")
+    add_common(p, _validate)
+    c = commands.add_parser("calibrate", help="derive the constants that measurements set, beside those in use")
+    c.add_argument("--check", action="store_true", help="exit with 3 where a constant in use is not the derived one")
+    add_common(c, _calibrate)
+
+
+def _validate(arguments: argparse.Namespace) -> int:
+    from dfmodel.validation.suites import as_json, run_suites
+
+    comparisons = run_suites(arguments.suite, arguments.data)
+    if arguments.out is not None:
+        from dfmodel.reporting.validation_report import write_validation
+
+        try:
+            write_validation(comparisons, arguments.out)
+        except OSError as error:
+            raise InputError(f"--out {arguments.out}: cannot be written ({error.strerror})") from error
+    if arguments.json:
+        print(json.dumps(as_json(comparisons), allow_nan=False))
+    else:
+        from dfmodel.reporting.validation_report import render_validation
+
+        print(render_validation(comparisons))
+    return 0
+
+
+def _calibrate(arguments: argparse.Namespace) -> int:
+    from dfmodel.reporting.tables import text_table
+    from dfmodel.validation.constants import derived_constants
+
+    constants = derived_constants()
+    differing = [c for c in constants if not c.agrees]
+    if arguments.json:
+        print(json.dumps([{**vars(c), "agrees": c.agrees} for c in constants], allow_nan=False))
+    else:
+        print(
+            text_table(
+                {
+                    "file": [c.file for c in constants],
+                    "constant": [c.name for c in constants],
+                    "derived": [f"{c.derived:g}" for c in constants],
+                    "in use": ["-" if c.in_use is None else f"{c.in_use:g}" for c in constants],
+                    "rows": [str(c.rows) for c in constants],
+                    "": ["" if c.agrees else "differs" for c in constants],
+                }
+            )
+        )
+    return 3 if differing and arguments.check else 0
