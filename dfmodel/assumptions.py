@@ -48,6 +48,11 @@ class PartitionAssumptions(_Section):
     kernel_overlap: Literal["none", "compute_memory", "full"] = Field(
         "compute_memory", description="the same for chips that run kernel by kernel"
     )
+    tensor_overlap: bool = Field(
+        False,
+        description="kernel-by-kernel chips run tensor-parallel collectives in as many pieces as the group has chips, "
+        "all but one behind the matrix kernels beside them (Megatron-Core's --tp-comm-overlap)",
+    )
     fusion: bool = Field(True, description="kernel-by-kernel chips run their allowed fusions as one kernel")
     boundary_buffers: int = Field(2, ge=1, description="tile buffers per tensor that enters or leaves a partition")
     maximum: int = Field(64, ge=1, description="most partitions per block; `count` fixes the number instead")
@@ -108,6 +113,10 @@ class IterationAssumptions(_Section):
         ge=0,
         le=1,
         description="share of a forward or backward pass behind which data-parallel communication can hide; 0: none",
+    )
+    hide_sends: bool = Field(
+        False,
+        description="messages between interleaved pipeline stages run behind other chunks (Megatron-Core's default)",
     )
     bucket_parameters: float = Field(
         40e6, gt=0, description="parameters reduced together; the last bucket of a backward pass hides behind nothing"

@@ -80,8 +80,10 @@ class Context:
         return self.system.chip.reconfiguration_s if self.dataflow else self.timer.launch_s
 
     def collective_s(self, operation: str, message_bytes: float) -> float:
-        """Seconds of a collective over the tensor parallel group."""
-        return float(self.model(operation, message_bytes, self.tensor)) if self.chips > 1 else 0.0
+        """Seconds of a collective over the tensor parallel group that no matrix kernel hides."""
+        if self.chips == 1:
+            return 0.0
+        return float(self.model(operation, message_bytes, self.tensor)) * exposed_share(self.assumptions, self)
 
     def context_s(self, operation: str, message_bytes: float) -> float:
         """Seconds of a collective over the context parallel group."""
@@ -93,6 +95,13 @@ class Context:
         if self.amortised_over is None or self.data is None or self.data.size == 1:
             return 0.0
         return float(self.model("all_reduce", gradient_bytes / self.amortised_over, self.data))
+
+
+def exposed_share(assumptions: Assumptions, context: Context) -> float:
+    """Share of tensor-parallel communication that is not hidden: one of as many pieces as the group has chips, where
+    the assumptions hide the others."""
+    hidden = assumptions.partitions.tensor_overlap and not context.dataflow
+    return 1.0 / context.chips if hidden else 1.0
 
 
 def network_model(system: System, assumptions: Assumptions) -> CollectiveModel:

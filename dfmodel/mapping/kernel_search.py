@@ -13,6 +13,7 @@ from dfmodel.errors import InfeasibleError, InputError
 from dfmodel.mapping.best_first import BestFirst
 from dfmodel.mapping.block_costs import BlockCosts, Longer, longer_over, repriced
 from dfmodel.mapping.class_table import ClassTable
+from dfmodel.mapping.context import exposed_share
 from dfmodel.mapping.least_cost import LeastCost, LeastCosts, Message, scaled, scaled_s
 from dfmodel.mapping.map_block import MappedBlock
 from dfmodel.mapping.plan import Plan, PlanRequest, plan_request
@@ -185,8 +186,9 @@ class _Levels:
         key = (id(mapped), recompute, group)
         if key not in self._longer_over:
             # the mapping is kept beside it, so that no other one can get its number
+            share = exposed_share(self.search.assumptions, mapped.evaluator.context)
             found = longer_over(
-                mapped.evaluation, recompute, "tensor", lambda op, size: self.search.price(op, size, group)
+                mapped.evaluation, recompute, "tensor", lambda op, size: self.search.price(op, size, group) * share
             )
             self._longer_over[key] = mapped, found
         return self._longer_over[key][1]

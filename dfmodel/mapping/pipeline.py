@@ -254,7 +254,7 @@ def boundary_send_s(workload: Workload, plan: Plan, context: Context, blocks: Se
     Where every tensor parallel chip holds the whole, each may send its share, gathered on the other side (Narayanan et
     al. 2021, section 4.1), where that is faster.
     """
-    if plan.degree("pipeline") == 1:
+    if plan.degree("pipeline") == 1 or (context.assumptions.iteration.hide_sends and plan.chunks > 1):
         return 0.0
     main = max(range(len(blocks)), key=lambda i: workload.blocks[i][1])
     block = blocks[main].block

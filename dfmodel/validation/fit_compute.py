@@ -114,6 +114,8 @@ TRAINING_FITS = (
     TrainingFit("h100", H100, ("megatron_core",), True, {"matrix_max_of.fp8": 0.7}, lambda case, point: {
         "matrix_max": point["matrix_max_of.fp8"]
     }),
+    TrainingFit("tpu_v5p", ("TPU v5p",), ("maxtext",), False, {"matrix_max": 0.75}, _rate),
+    TrainingFit("tpu_v5e", ("TPU v5e",), ("maxtext",), False, {"matrix_max": 0.75}, _rate),
 )  # fmt: skip
 
 
@@ -148,7 +150,7 @@ def fit_training(cases: Sequence[Case]) -> dict[str, dict[str, float]]:
             errors = []
             for case in own:
                 changed = case.with_curve(**fit.changes(case, point))
-                errors.append(abs(math.log(changed.figure(changed.solved()) / case.measured)))
+                errors.append(abs(math.log(changed.best()[0] / case.measured)))
             return _mean(errors)
 
         _, point = descend(misfit, fit.start, first=1.2, last=1.01)

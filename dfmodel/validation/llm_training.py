@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +32,7 @@ TABLE = "llm_training"
 COLUMNS = (
     "model", "layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab", "seq_len", "chip", "n_chips", "precision",
     "tp", "pp", "vp", "cp", "dp", "fsdp", "mp_mode", "gbs_seqs", "mbs_seqs", "recompute", "model_tflops_per_chip",
-    "mfu_pct", "hfu_pct", "step_time_s", "tokens_per_s_per_chip",
+    "mfu_pct", "hfu_pct", "step_time_s", "tokens_per_s_per_chip", "note",
 )  # fmt: skip
 
 #: Chunks per stage up to which a row's interleaving is searched.
@@ -59,6 +60,8 @@ class Case:
     unit: str
     filled: tuple[str, ...] = ()
     repeats_forward: bool = False
+    #: The same row under other batches, where it states none: the best one counts.
+    others: tuple[Case, ...] = ()
 
     def solved(self) -> Evaluated:
         """The plan of the row, or the best one of what it leaves open. Raises InfeasibleError where none fits."""
@@ -68,9 +71,25 @@ class Case:
     def with_curve(self, **changes: Any) -> Case:
         """The same on a chip whose efficiency curve is changed."""
         chip = self.system.chip
-        return replace(
-            self, system=replace(self.system, chip=replace(chip, efficiency=replace(chip.efficiency, **changes)))
-        )
+        curve = replace(chip.efficiency, **changes)
+        others = tuple(other.with_curve(**changes) for other in self.others)
+        return replace(self, system=replace(self.system, chip=replace(chip, efficiency=curve)), others=others)
+
+    def best(self) -> tuple[float, Evaluated]:
+        """The figure of the row and the plan behind it. Raises InfeasibleError where none fits."""
+        found: list[tuple[float, Evaluated]] = []
+        refused: DfmodelError | None = None
+        for case in (self, *self.others):
+            try:
+                solved = case.solved()
+            except DfmodelError as error:
+                refused = error
+                continue
+            found.append((case.figure(solved), solved))
+        if not found:
+            assert refused is not None
+            raise refused
+        return min(found, key=lambda f: f[0]) if self.unit == "s" else max(found, key=lambda f: f[0])
 
     def figure(self, found: Evaluated) -> float:
         """What the row states, of a prediction: seconds of a step, or TFLOP/s per chip in the row's convention."""
@@ -105,6 +124,15 @@ def stack_of(row: Mapping[str, Any], rules: Mapping[str, Any]) -> Mapping[str, A
 def case_of(row: Mapping[str, Any], rules: Mapping[str, Any], dirs: Dirs = ()) -> Case:
     """A row as a case. Raises CannotModelError where the row does not say enough or names what no catalog has."""
     stack = stack_of(row, rules)
+    if "scaled_from" in stack:
+        row, scaled = _scaled(row, stack, rules)
+    else:
+        scaled = []
+    if row["gbs_seqs"] is None and "batch_per_chip" in stack:
+        chips = _count(row, "n_chips")
+        cases = [case_of({**row, "gbs_seqs": n * chips}, rules, dirs) for n in stack["batch_per_chip"]]
+        assumed = (*scaled, "sequences per chip by the search", *cases[0].filled)
+        return replace(cases[0], filled=assumed, others=tuple(cases[1:]))
     stated = {**(stack.get("missing") or {}), **{k: v for k, v in row.items() if v is not None}}
     filled = [f"{k} {v}" for k, v in (stack.get("missing") or {}).items() if row.get(k) is None]
     if stack.get("guessed"):
@@ -135,6 +163,33 @@ def case_of(row: Mapping[str, Any], rules: Mapping[str, Any], dirs: Dirs = ()) -
     )  # fmt: skip
 
 
+def _scaled(
+    row: Mapping[str, Any], stack: Mapping[str, Any], rules: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """A row with the sizes its note's global_parameter_scale stands for, on one of its slices.
+
+    Of every three doublings of the scale the first doubles heads and FFN, the second the hidden width, and all three
+    the layers (MaxText, pyconfig.get_individual_scales).
+    """
+    if row["hidden"] is not None:
+        return dict(row), []
+    found = re.search(r"global_parameter_scale=(\d+)", row["note"] or "")
+    if found is None:
+        raise CannotModelError("the row states neither sizes nor a scale")
+    thirds, rest = divmod(int(math.log2(int(found.group(1)))), 3)
+    base = stack["scaled_from"]
+    wide, deep = 2 ** (thirds + (rest > 0)), 2**thirds
+    slices = re.search(r"_(\d+)x", row["id"])
+    pieces = int(slices.group(1)) if slices else 1
+    sizes = {
+        "hidden": base["hidden"] * 2 ** (thirds + (rest > 1)), "heads": base["heads"] * wide,
+        "ffn_hidden": base["ffn"] * wide, "layers": base["layers"] * deep, "vocab": base["vocabulary"],
+        "seq_len": row["seq_len"] or base["sequence"], "n_chips": _count(row, "n_chips") // pieces,
+        "head_dim": base["head_dim"],
+    }  # fmt: skip
+    return {**row, **sizes}, [f"traffic between {pieces} slices hidden"] if pieces > 1 else []
+
+
 def _count(stated: Mapping[str, Any], column: str) -> int:
     if stated.get(column) is None:
         raise CannotModelError(f"the row states no {column}")
@@ -144,11 +199,12 @@ def _count(stated: Mapping[str, Any], column: str) -> int:
 def _model(stated: Mapping[str, Any], stack: Mapping[str, Any]) -> LlmModel:
     hidden, heads = _count(stated, "hidden"), _count(stated, "heads")
     options = {"max_sequence": _count(stated, "seq_len"), **(stack.get("model") or {})}
-    if hidden % heads:
+    width = stated.get("head_dim") or hidden // heads
+    if hidden % heads and not stated.get("head_dim"):
         raise CannotModelError(f"hidden {hidden} does not divide into {heads} heads")
     return LlmModel(
         name="row", title=str(stated["model"]), layers=_count(stated, "layers"), hidden=hidden, heads=heads,
-        kv_heads=_count(stated, "kv_heads") if stated.get("kv_heads") else heads, head_dim=hidden // heads,
+        kv_heads=_count(stated, "kv_heads") if stated.get("kv_heads") else heads, head_dim=int(width),
         ffn=_count(stated, "ffn_hidden"), vocabulary=_count(stated, "vocab"), **options,
     )  # fmt: skip
 
@@ -158,6 +214,10 @@ def _system(stated: Mapping[str, Any], stack: Mapping[str, Any], rules: Mapping[
     if known is None:
         raise CannotModelError(f"no system of the catalog has chip '{stated['chip']}'")
     chips = _count(stated, "n_chips")
+    if "shapes" in known:
+        if chips not in known["shapes"]:
+            raise CannotModelError(f"no slice of {chips} chips is known")
+        return load_system(known["system"], known["shapes"][chips], dirs)
     node = int(known["node"])
     overrides = {**known.get("set", {}), **(stack.get("system") or {}), "nodes": -(-chips // node)}
     if chips < node:
@@ -238,14 +298,14 @@ def _measured(row: Mapping[str, Any]) -> tuple[float, str, bool]:
 def predict(case: Case) -> tuple[float | None, str, tuple[str, ...]]:
     """The figure of a row, or why there is none, and what the prediction rests on besides the row."""
     try:
-        found = case.solved()
+        value, found = case.best()
     except DfmodelError as error:
         return None, str(error), ()
     p = found.plan.describe()
     shown = []
     if case.filled:
         shown = [f"tp {p['tensor']} pp {p['pipeline']} vp {p['chunks']} mbs {p['micro_batch']} {p['recompute']}"]
-    return case.figure(found), "", (*case.filled, *shown)
+    return value, "", (*case.filled, *shown)
 
 
 def compare(folder: Path | None = None, dirs: Dirs = ()) -> list[Comparison]:
