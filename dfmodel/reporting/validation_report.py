@@ -109,7 +109,7 @@ def _scatter(comparisons: Sequence[Comparison], path: Path) -> None:
             [c.measured for c in rows],
             ratios,
             color=COLOURS[i % len(COLOURS)],
-            marker="os^Dv<>p"[i % 8],
+            marker="os^Dv<>pP*X"[i % 11],
             edgecolor="black",
             linewidth=0.4,
             s=26,
