@@ -12,7 +12,7 @@ from dfmodel.errors import InputError
 
 AddCommon = Callable[[argparse.ArgumentParser, Callable[[argparse.Namespace], int]], None]
 
-SUITE_NAMES = ("llm-training", "llm-serving", "dlrm", "hpl", "fft", "collectives", "gemm", "all")
+SUITE_NAMES = ("llm-training", "llm-serving", "dlrm", "hpl", "fft", "collectives", "gemm", "paper", "all")
 
 
 def add_validation(commands: Any, add_common: AddCommon) -> None:

@@ -1,15 +1,13 @@
 """The original DFModel's published results, case by case, through the public search.
 
-tests/data/reference_cases.csv holds the numbers with the file and commit of github.com/fengqian-ayce/DFModel they
+validation/data/paper.csv holds the numbers with the file and commit of github.com/fengqian-ayce/DFModel they
 are printed in. `equal`: the log holds the optimum, which must be met to 1e-6 (it computes with 0.9 in single
 precision and activation sizes rounded to seven digits, 2e-8 off). `not_worse`: the original's solver stopped
 early, so the optimum must be at least as good, and close enough to be the same model.
 """
 
-import csv
 import dataclasses
 import functools
-from pathlib import Path
 
 import pytest
 
@@ -19,9 +17,10 @@ from dfmodel.errors import MismatchError
 from dfmodel.mapping import map_block
 from dfmodel.mapping.evaluate import check_against
 from dfmodel.mapping.partitioning import solve_assignment
+from dfmodel.validation.files import read_table
+from dfmodel.validation.paper import METRICS, TABLE
 
-TABLE = (Path(__file__).parent / "data" / "reference_cases.csv").read_text(encoding="utf-8")
-ROWS = list(csv.DictReader(TABLE.splitlines()))
+ROWS = read_table(TABLE)
 CASES = sorted({row["case"] for row in ROWS})
 
 EXACT = 1e-6
@@ -34,25 +33,6 @@ BETTER = {"final_s": -1, "flops_util": 1}
 @functools.cache
 def optimum(case):
     return dfmodel.optimize(study=case)
-
-
-def pipeline_factor(result):
-    """What pipelining multiplies the stages' seconds by; sending between stages comes on top."""
-    parts = dict(result.breakdown_s)
-    parts.pop("pipeline communication")
-    bubble = parts.pop("pipeline bubble")
-    return 1 + bubble / sum(parts.values())
-
-
-METRICS = {
-    "final_s": lambda r: r.metrics["iteration_s"],
-    "flops_util": lambda r: r.metrics["utilisation"],
-    "total_cost": lambda r: r.cost["total"],
-    "total_power": lambda r: r.power["total"],
-    "sum_partition_ns": lambda r: r.metrics["layer_s"] * 1e9,
-    "pipeline_factor": pipeline_factor,
-    "p2p_ns": lambda r: r.breakdown_s["pipeline communication"] * 1e9,
-}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[f"{r['case']}-{r['metric']}" for r in ROWS])

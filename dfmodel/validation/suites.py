@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dfmodel.errors import InputError, did_you_mean
-from dfmodel.validation import collectives, gemm, llm_training
+from dfmodel.validation import collectives, gemm, llm_training, paper
 from dfmodel.validation.files import Comparison, number, packaged_measurements, read_table
 
 
@@ -61,6 +61,7 @@ SUITES: Mapping[str, tuple[str, Callable[[Path | None], list[Comparison]]]] = {
     "llm-training": ("llm_training", lambda folder: llm_training.compare(folder)),
     "gemm": ("gemm", lambda folder: gemm.compare(folder)),
     "collectives": ("collectives", _collectives),
+    "paper": ("paper", lambda folder: paper.compare(folder)),
     "llm-serving": ("llm_serving", _later("llm_serving", "serving of language models is not modelled yet", ("value",))),
     "dlrm": ("dlrm", _later("dlrm", "DLRM is not modelled yet", ("qps_samples_per_s", "latency_s"))),
     "hpl": ("hpl", _later("hpl", "HPL is not modelled yet", ("rmax_tflops",))),
