@@ -388,10 +388,13 @@ def _assumed(system: System, assumptions: Assumptions) -> list[str]:
     found = []
     if assumptions.compute.model == "efficiency":
         curve = system.chip.efficiency
-        status = "calibrated" if curve.status == "calibrated" else f"{curve.status}, not calibrated"
+        rest = f"memory {curve.memory_max:.0%}, links {curve.link_max:.0%}"
         found.append(
-            f"efficiency curve '{curve.name}' ({status}): matrix work reaches {curve.matrix_max:.0%} of peak, memory "
-            f"{curve.memory_max:.0%}, links {curve.link_max:.0%}"
+            f"efficiency curve '{curve.name}': matrix work calibrated ({curve.matrix_max:.0%} of peak), {rest} and "
+            "launches assumed"
+            if curve.status == "calibrated"
+            else f"efficiency curve '{curve.name}' (assumed, not calibrated): matrix work reaches "
+            f"{curve.matrix_max:.0%} of peak, {rest}"
         )
     else:
         found.append(f"{assumptions.compute.utilisation:.0%} of peak for all work (not calibrated)")
