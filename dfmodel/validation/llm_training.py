@@ -210,7 +210,7 @@ def _model(stated: Mapping[str, Any], stack: Mapping[str, Any]) -> LlmModel:
 
 
 def _system(stated: Mapping[str, Any], stack: Mapping[str, Any], rules: Mapping[str, Any], dirs: Dirs) -> System:
-    known = rules["systems"].get(stated["chip"])
+    known = next((s for chip, s in rules["systems"].items() if fnmatch.fnmatch(str(stated["chip"]), chip)), None)
     if known is None:
         raise CannotModelError(f"no system of the catalog has chip '{stated['chip']}'")
     chips = _count(stated, "n_chips")
@@ -221,7 +221,7 @@ def _system(stated: Mapping[str, Any], stack: Mapping[str, Any], rules: Mapping[
     node = int(known["node"])
     overrides = {**known.get("set", {}), **(stack.get("system") or {}), "nodes": -(-chips // node)}
     if chips < node:
-        overrides["topology.nvlink.size"] = chips
+        overrides["topology.0.size"] = chips
     system = load_system(known["system"], overrides, dirs)
     if stated["precision"] == "fp8":
         chip = system.chip
