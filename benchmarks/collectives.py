@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from dfmodel.reporting.collective_report import SWEEP_BYTES
 from dfmodel.reporting.plots import COLOURS
 from dfmodel.systems.collectives import bus_bytes_per_s, collective
-from dfmodel.validation.collectives import compare, is_large, load_rules, setup_of
-from dfmodel.validation.files import read_table
+from dfmodel.validation.collectives import TABLE, compare, is_large, setup_of
+from dfmodel.validation.files import load_rules, read_table
 from dfmodel.validation.fit_collectives import catalog_entry, fit_all
 
 #: Sweeps of the plot: how their ids begin, their label.
@@ -72,7 +72,7 @@ def plot(table: pd.DataFrame, path: Path) -> None:
     """Bus bandwidth over message size: measurements as marks (filled: judge, hollow: calibrate), the model as lines."""
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
-    rules = load_rules()
+    rules = load_rules(TABLE)
     by_id = {r["id"]: r for r in read_table("collectives")}
     for i, (prefix, label) in enumerate(SWEEPS):
         rows = table[table["id"].str.startswith(prefix)]

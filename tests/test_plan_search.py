@@ -56,23 +56,32 @@ def _value(r: dfmodel.Result, objective: object) -> float:
     return seconds if objective == "time" else seconds * r.plan["chips_used"]
 
 
+def _whole_and_pruned(settings: dict[str, object], *names: str) -> tuple[dfmodel.Result, dfmodel.Result] | None:
+    """A problem searched without and with pruning, its counts checked; None where nothing fits, in both alike."""
+    try:
+        whole = dfmodel.optimize(*names, settings=settings, prune=False)
+    except InfeasibleError:
+        with pytest.raises(InfeasibleError):
+            dfmodel.optimize(*names, settings=settings)
+        return None
+    pruned = dfmodel.optimize(*names, settings=settings)
+    for c in (whole.certificate, pruned.certificate):
+        assert c.plans_counted == c.plans_evaluated + c.plans_infeasible + c.plans_settled_by_bound
+    return whole, pruned
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 200, 10))
 def test_pruned_equals_exhaustive(first: int) -> None:
     """200 random problems: the same optimum with and without pruning, the counts add up, far fewer plans evaluated."""
     for seed in range(first, first + 10):
         settings = _settings(seed)
-        try:
-            whole = dfmodel.optimize(settings=settings, prune=False)
-        except InfeasibleError:
-            with pytest.raises(InfeasibleError):
-                dfmodel.optimize(settings=settings)
+        found = _whole_and_pruned(settings)
+        if found is None:
             continue
-        pruned = dfmodel.optimize(settings=settings)
+        whole, pruned = found
         objective = settings["plan.objective"]
         assert _value(pruned, objective) == pytest.approx(_value(whole, objective), rel=1e-9), seed
-        for c in (whole.certificate, pruned.certificate):
-            assert c.plans_counted == c.plans_evaluated + c.plans_infeasible + c.plans_settled_by_bound
         assert pruned.certificate.plans_counted == whole.certificate.plans_counted
         assert pruned.certificate.plans_evaluated <= whole.certificate.plans_evaluated
 
@@ -93,17 +102,12 @@ def test_pruned_equals_exhaustive_on_dataflow_chips(seed: int) -> None:
         "assumptions.partitions.overlap": rng.choice(["full", "none"]),
         "plan.micro_batch": 1,
     }
-    try:
-        whole = dfmodel.optimize("llm", "dse_2d_torus", settings=settings, prune=False)
-    except InfeasibleError:
-        with pytest.raises(InfeasibleError):
-            dfmodel.optimize("llm", "dse_2d_torus", settings=settings)
+    found = _whole_and_pruned(settings, "llm", "dse_2d_torus")
+    if found is None:
         return
-    pruned = dfmodel.optimize("llm", "dse_2d_torus", settings=settings)
+    whole, pruned = found
     # what is proven of the winner afterwards may improve it further; the search itself must agree
     assert pruned.objective == pytest.approx(whole.objective, rel=1e-9)
-    for c in (whole.certificate, pruned.certificate):
-        assert c.plans_counted == c.plans_evaluated + c.plans_infeasible + c.plans_settled_by_bound
     assert pruned.status == whole.status == "optimal"
 
 
@@ -122,18 +126,13 @@ def test_context_parallelism_pruned_equals_exhaustive(seed: int) -> None:
         "workload.attention": rng.choice(["fused", "separate"]),
     }
     del settings["plan.micro_batch"]
-    try:
-        whole = dfmodel.optimize(settings=settings, prune=False)
-    except InfeasibleError:
-        with pytest.raises(InfeasibleError):
-            dfmodel.optimize(settings=settings)
+    found = _whole_and_pruned(settings)
+    if found is None:
         return
-    pruned = dfmodel.optimize(settings=settings)
+    whole, pruned = found
     objective = settings["plan.objective"]
     assert _value(pruned, objective) == pytest.approx(_value(whole, objective), rel=1e-9)
     assert pruned.certificate.plans_counted == whole.certificate.plans_counted
-    for c in (whole.certificate, pruned.certificate):
-        assert c.plans_counted == c.plans_evaluated + c.plans_infeasible + c.plans_settled_by_bound
 
 
 def _search(system: System, workload: dict[str, object], request: PlanRequest) -> Search:

@@ -25,7 +25,7 @@ from dfmodel.mapping.class_table import ClassTable
 from dfmodel.mapping.kernel_time import KernelTimer
 from dfmodel.mapping.least_cost import LeastCost
 from dfmodel.mapping.plan import Plan
-from dfmodel.mapping.space import PlanClass, PlanSpace, Rows
+from dfmodel.mapping.space import Pairs, PlanClass, PlanSpace, Rows
 from dfmodel.workloads.graph import DTYPE_BYTES
 
 #: A bound must be below what is known by this share to be opened.
@@ -140,7 +140,7 @@ class BestFirst:
         floor, number = next(waiting, (math.inf, -1))
         while self._heap or number >= 0:
             bound = min(floor, self._heap[0][0] if self._heap else math.inf)
-            if self.prune and bound >= self.threshold() * (1 - CLOSER):
+            if self.prune and bound >= self._to_beat:
                 break
             if self.late():
                 self.open_bound = bound
@@ -164,6 +164,11 @@ class BestFirst:
 
     def _push(self, bound: float, node: _Class | _Opened | _Single) -> None:
         heapq.heappush(self._heap, (bound, next(self._order), node))
+
+    @property
+    def _to_beat(self) -> float:
+        """What a bound must be below to be worth opening."""
+        return self.threshold() * (1 - CLOSER)
 
     @property
     def _bubble(self) -> bool:
@@ -207,7 +212,7 @@ class BestFirst:
             self.counts.unmappable += plans
             return
         bound = max(floor, float(self._pair_bounds(c, seconds).min(initial=math.inf)))
-        if bound >= self.threshold() * (1 - CLOSER):
+        if bound >= self._to_beat:
             self.counts.cut_by_bound += plans
         else:
             self._push(bound, _Class(c, plans, mapped))
@@ -215,7 +220,7 @@ class BestFirst:
     def _worth_mapping(self, c: PlanClass, plans: int) -> bool:
         """Whether some degrees of a class may beat what is known with matrix work alone; if none, it is counted."""
         bounds = self._pair_bounds(c, self.evaluator.least_seconds_of(c))
-        if float(bounds.min(initial=math.inf)) < self.threshold() * (1 - CLOSER):
+        if float(bounds.min(initial=math.inf)) < self._to_beat:
             return True
         self.counts.cut_before_mapping += plans
         return False
@@ -223,13 +228,11 @@ class BestFirst:
     def _pair_bounds(self, c: PlanClass, seconds: Sequence[float]) -> np.ndarray:
         """Bounds of the values of a class's data and pipeline degrees."""
         pairs = self.space.pairs(c)
-        samples = pairs.data * pairs.micro_batches * c.micro_batch
-        weights = self.weight(pairs.data * pairs.pipeline * math.prod(c.taken))
-        return np.asarray(pairs_s(pairs, seconds, self._repeats, self._bubble) / samples * weights)
+        return self._value(c, pairs, pairs_s(pairs, seconds, self._repeats, self._bubble))
 
     def _rows_worth(self, c: PlanClass, plans: int, seconds: Sequence[float]) -> Rows:
         """The rows of a class whose degrees may beat what is known; the others are counted."""
-        chosen = np.nonzero(self._pair_bounds(c, seconds) < self.threshold() * (1 - CLOSER))[0]
+        chosen = np.nonzero(self._pair_bounds(c, seconds) < self._to_beat)[0]
         rows = self.space.rows(c, chosen)
         self.counts.cut_by_bound += plans - rows.plans
         return rows
@@ -238,9 +241,9 @@ class BestFirst:
         """Rows whose bound is below what must be beaten; the others are counted."""
         if not self.prune:
             return rows, bounds
-        below = bounds < self.threshold() * (1 - CLOSER)
+        below = bounds < self._to_beat
         self.counts.cut_by_bound += int(rows.places[~below].sum())
-        return _taken(rows, np.nonzero(below)[0]), bounds[below]
+        return rows.taken(np.nonzero(below)[0]), bounds[below]
 
     def _fitting(self, rows: Rows, costs: Sequence[BlockCosts | LeastCost]) -> np.ndarray:
         """Numbers of the rows that memory leaves possible; the others are counted."""
@@ -251,10 +254,10 @@ class BestFirst:
         self.counts.cut_by_memory += int(rows.places[~fits].sum())
         return np.nonzero(fits)[0]
 
-    def _value(self, c: PlanClass, rows: Rows, seconds: np.ndarray) -> np.ndarray:
+    def _value(self, c: PlanClass, rows: Rows | Pairs, seconds: np.ndarray) -> np.ndarray:
         """Bounds of seconds per iteration as bounds of the value."""
         samples = rows.data * rows.micro_batches * c.micro_batch
-        return seconds / samples * self.weight(rows.data * rows.pipeline * math.prod(c.taken))
+        return np.asarray(seconds / samples * self.weight(rows.data * rows.pipeline * math.prod(c.taken)))
 
     def _open(self, c: PlanClass, rows: Rows) -> None:
         """Map a class: its rows that may fit, ranked by bound, one entry per recomputation mode."""
@@ -262,13 +265,12 @@ class BestFirst:
         training = self.space.workload.training
         for number, mode in enumerate(self.space.recomputes):
             index = np.nonzero(rows.recompute == number)[0]
-            own = _taken(rows, index)
+            own = rows.taken(index)
             costs = self.evaluator.costs_of(c, mode) if len(index) else None
             if costs is None:
                 self.counts.unmappable += own.plans
                 continue
-            fits = self._fitting(own, costs)
-            own = _taken(own, fits)
+            own = own.taken(self._fitting(own, costs))
             least = np.zeros(len(own))
             if training:
                 least = optimizer_s(own, costs, self._repeats, self.assumptions, self.timer)
@@ -287,7 +289,7 @@ class BestFirst:
                 self.counts.infeasible += 1
             elif bound == 0.0:
                 self._evaluate(plan)
-            elif self.prune and bound >= self.threshold() * (1 - CLOSER):
+            elif self.prune and bound >= self._to_beat:
                 self.counts.cut_by_bound += 1
             else:
                 self._push(bound, _Single(plan))
@@ -298,7 +300,3 @@ class BestFirst:
         self.counts.evaluated += 1
         if self.evaluator.try_plan(plan) is None:
             self.counts.infeasible += 1
-
-
-def _taken(rows: Rows, index: np.ndarray) -> Rows:
-    return Rows(*(getattr(rows, name)[index] for name in Rows.__dataclass_fields__))

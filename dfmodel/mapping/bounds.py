@@ -19,7 +19,7 @@ from dfmodel.mapping.least_cost import LeastCost
 from dfmodel.mapping.model_state import GRADIENT_PASSES, OPTIMIZER_STATE_TRAFFIC
 from dfmodel.mapping.schedules import in_flight_table
 from dfmodel.mapping.space import Pairs, Rows
-from dfmodel.workloads.graph import DTYPE_BYTES
+from dfmodel.workloads.graph import DTYPE_BYTES, main_block
 
 #: Halvings of an interval of seconds.
 HALVINGS = 10
@@ -43,7 +43,7 @@ def pairs_s(pairs: Pairs, seconds: Sequence[float], repeats: Sequence[int], bubb
     """Least seconds per iteration of data and pipeline degrees whatever is chosen besides, from the seconds of a
     micro-batch in one copy of each block: the slowest stage has an even share at least, and enough whole layers."""
     total = sum(s * n for s, n in zip(seconds, repeats, strict=True))
-    main = max(range(len(repeats)), key=lambda i: repeats[i])
+    main = main_block(repeats)
     m, p = pairs.micro_batches, pairs.pipeline
     slowest = np.maximum(total / p, np.ceil(repeats[main] / p - SLACK) * seconds[main])
     if not bubble:
@@ -58,7 +58,7 @@ def after_mapping(
 ) -> np.ndarray:
     """Seconds per iteration of rows of one recomputation mode from mapped blocks (least costs for some)."""
     seconds = [c.seconds for c in costs]
-    main = max(range(len(repeats)), key=lambda i: repeats[i])
+    main = main_block(repeats)
     total = _totals(rows, costs, repeats, gradient_bytes, [c.backward_s + c.weights_s for c in costs])
     slowest = np.maximum(slowest_stage_s(rows.pipeline, seconds, repeats), total / rows.pipeline)
     ends = max([s * n for i, (s, n) in enumerate(zip(seconds, repeats, strict=True)) if i != main], default=0.0)
@@ -92,7 +92,7 @@ def slowest_stage_s(stages: np.ndarray, seconds: Sequence[float], repeats: Seque
     """The slowest stage can be no faster: an even share; the largest block; enough whole layers of the main block on
     stages that also hold the other blocks, which take their seconds from at most as many stages as there are such."""
     total = sum(s * n for s, n in zip(seconds, repeats, strict=True))
-    main = max(range(len(repeats)), key=lambda i: repeats[i])
+    main = main_block(repeats)
     layer, layers = seconds[main], repeats[main]
     least = np.maximum(total / stages, max(s for s, n in zip(seconds, repeats, strict=True) if n))
     if layer <= 0:
@@ -165,7 +165,7 @@ def may_fit(
 ) -> np.ndarray:
     """Whether memory leaves some division into stages possible: every stage holds as many layers as its micro-batches
     in flight allow, and together they must hold all. Rows of one recomputation mode."""
-    main = max(range(len(repeats)), key=lambda i: repeats[i])
+    main = main_block(repeats)
     cost, layers = costs[main], repeats[main]
     memory = assumptions.memory
     weights = cost.parameter_bytes / np.where(rows.zero >= 3, rows.replicas, 1)

@@ -13,7 +13,7 @@ from dfmodel.mapping.model_state import GRADIENT_PASSES, OPTIMIZER_STATE_TRAFFIC
 from dfmodel.mapping.plan import Plan
 from dfmodel.mapping.tiers import Held, Placement, Tier, place
 from dfmodel.systems.chip import Chip
-from dfmodel.workloads.graph import PARAMETER_ROLES
+from dfmodel.workloads.graph import PARAMETER_ROLES, main_block
 
 #: Blocks whose gathered weights ZeRO 3 holds at once: the one that runs and the one fetched ahead.
 GATHERED_BLOCKS = 2
@@ -41,7 +41,7 @@ def live_bytes(evaluator: BlockEvaluator, evaluation: BlockEvaluation) -> float:
 def layers_per_stage(repeats: Sequence[int], stages: int) -> list[list[int]]:
     """Copies of each block on each stage where all stages hold equally many of the most repeated one (the surplus on
     inner stages), blocks before it on the first stage, those after it on the last."""
-    main = max(range(len(repeats)), key=lambda i: repeats[i])
+    main = main_block(repeats)
     share, surplus = divmod(repeats[main], stages)
     order = sorted(range(stages), key=lambda i: (i in (0, stages - 1), i))
     extra = set(order[:surplus])

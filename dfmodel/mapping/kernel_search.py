@@ -13,7 +13,7 @@ from dfmodel.errors import InfeasibleError, InputError
 from dfmodel.mapping.best_first import BestFirst
 from dfmodel.mapping.block_costs import BlockCosts, Longer, longer_over, repriced
 from dfmodel.mapping.class_table import ClassTable
-from dfmodel.mapping.context import exposed_share
+from dfmodel.mapping.context import ONE_CHIP, exposed_share
 from dfmodel.mapping.least_cost import LeastCost, LeastCosts, Message, scaled, scaled_s
 from dfmodel.mapping.map_block import MappedBlock
 from dfmodel.mapping.plan import Plan, PlanRequest, plan_request
@@ -22,6 +22,7 @@ from dfmodel.mapping.space import PlanClass, PlanSpace
 from dfmodel.systems.cost import system_cost, system_power
 from dfmodel.systems.network import Group, innermost, place
 from dfmodel.systems.system import System
+from dfmodel.workloads.graph import main_block
 
 if TYPE_CHECKING:
     from dfmodel.mapping.search import Evaluated, Search
@@ -80,7 +81,7 @@ class _Levels:
         self.search, self.space, self.record = search, space, record
         self.mapper = search.mapper
         self.repeats = [n for _, n in search.workload.blocks]
-        self.main = max(range(len(self.repeats)), key=lambda i: self.repeats[i])
+        self.main = main_block(self.repeats)
         self._training = search.workload.training
         self._costs: dict[tuple[PlanClass, str], list[BlockCosts | LeastCost] | None] = {}
         self._least: dict[tuple[int, int, int, str], list[LeastCost]] = {}
@@ -170,6 +171,8 @@ class _Levels:
         return replace(costs, forward_s=costs.forward_s + forward, backward_s=costs.backward_s + backward)
 
     def _context_group(self, c: PlanClass) -> Group:
+        if c.context_degree == 1:
+            return ONE_CHIP
         return place([("tensor", c.tensor), ("context", c.context)], self.search.system.dimensions)["context"]
 
     def _group(self, tensor: tuple[int, ...]) -> Group:
@@ -258,8 +261,8 @@ def search_plans(
     space = PlanSpace(search.workload, search.system, request)
     levels = _Levels(search, space, record)
     weight = weight_of(search.system, request.objective or "time")
-    # a fixed number of tiles cuts fewer tokens into smaller ones, and pins may be of another division: then a class may
-    # be better than the one that otherwise dominates it
+    # a fixed number of tiles cuts fewer tokens into smaller ones: then a class may be better than the one that
+    # otherwise dominates it
     may_dominate = search.assumptions.partitions.tiles is None and not search.settings.certify_all
     found = BestFirst(
         space=space,

@@ -15,7 +15,7 @@ from dfmodel.mapping.model_state import StateMessage, optimizer_traffic, state_m
 from dfmodel.mapping.plan import Plan
 from dfmodel.mapping.schedules import StageSeconds, messages, pipeline_s
 from dfmodel.systems.network import Group
-from dfmodel.workloads.graph import Workload
+from dfmodel.workloads.graph import Workload, main_block
 
 #: (operation, bytes, group) -> seconds.
 Priced = Callable[[str, float, Group], float]
@@ -256,7 +256,7 @@ def boundary_send_s(workload: Workload, plan: Plan, context: Context, blocks: Se
     """
     if plan.degree("pipeline") == 1 or (context.assumptions.iteration.hide_sends and plan.chunks > 1):
         return 0.0
-    main = max(range(len(blocks)), key=lambda i: workload.blocks[i][1])
+    main = main_block([n for _, n in workload.blocks])
     block = blocks[main].block
     size = sum(
         block.tensors[t].bytes_in(

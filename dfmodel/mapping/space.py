@@ -11,8 +11,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
+from typing import Self
 
 import numpy as np
 
@@ -62,42 +63,41 @@ class PlanClass:
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """Data and pipeline degrees of a class, with the micro-batches they leave, how many placements they have and the
-    most chunks stages may have; `number` among the degrees whatever the micro-batch."""
+class _Columns:
+    """Arrays of one length, of which some places can be taken."""
 
-    number: np.ndarray
     data: np.ndarray
     pipeline: np.ndarray
     micro_batches: np.ndarray
     places: np.ndarray
-    most_chunks: np.ndarray
 
     def __len__(self) -> int:
         return len(self.data)
 
-    def taken(self, index: np.ndarray) -> Pairs:
-        return Pairs(*(getattr(self, name)[index] for name in Pairs.__dataclass_fields__))
+    def taken(self, index: np.ndarray) -> Self:
+        return type(self)(*(getattr(self, f.name)[index] for f in fields(self)))
 
 
 @dataclass(frozen=True)
-class Rows:
+class Pairs(_Columns):
+    """Data and pipeline degrees of a class, with the micro-batches they leave, how many placements they have and the
+    most chunks stages may have; `number` among the degrees whatever the micro-batch."""
+
+    number: np.ndarray
+    most_chunks: np.ndarray
+
+
+@dataclass(frozen=True)
+class Rows(_Columns):
     """Plans of a class, one row per data and pipeline degree and further choice. `places` is how many placements of the
     two degrees a row stands for, `replicas` the chips that hold the same weights, `gather_s_per_byte` what gathering or
     reducing over them takes at least on any of the placements; `recompute` indexes into the space's list."""
 
-    data: np.ndarray
-    pipeline: np.ndarray
-    micro_batches: np.ndarray
-    places: np.ndarray
     gather_s_per_byte: np.ndarray
     replicas: np.ndarray
     recompute: np.ndarray
     zero: np.ndarray
     chunks: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.data)
 
     @property
     def plans(self) -> int:
@@ -110,9 +110,6 @@ class Inner:
 
     tensor: np.ndarray
     context: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.tensor)
 
 
 class PlanSpace:
@@ -234,7 +231,7 @@ class PlanSpace:
             most = np.ones(len(number), dtype=np.int64)
             for chunks in self._chunk_choices():
                 most[self._can_interleave(pipeline, counts, chunks)] = chunks
-            self._divided[key] = Pairs(number, data, pipeline, counts, places[number], most)
+            self._divided[key] = Pairs(data, pipeline, counts, places[number], number, most)
         return self._divided[key]
 
     def rows(self, c: PlanClass, chosen: np.ndarray | None = None) -> Rows:

@@ -42,14 +42,14 @@ def render(result: Result) -> str:
     """The whole answer as text: summary, breakdown, memory, partitions, kernels, certificate, what is assumed."""
     parts = [
         _headline(result),
-        _section("Summary", _pairs(_summary(result))),
-        _section("Time of one iteration", _breakdown(result)),
-        _section("Memory of the fullest chip", _memory(result)),
-        _section(*_partitions(result)),
-        _section(*_kernels(result)),
-        _section("Beside it", _beside(result)),
-        _section("Certificate", _pairs(_certificate(result))),
-        _section("Assumed, not measured", "\n".join(f"- {text}" for text in _assumed(result))),
+        section("Summary", _pairs(_summary(result))),
+        section("Time of one iteration", _breakdown(result)),
+        section("Memory of the fullest chip", _memory(result)),
+        section(*_partitions(result)),
+        section(*_kernels(result)),
+        section("Beside it", _beside(result)),
+        section("Certificate", _pairs(_certificate(result))),
+        section("Assumed, not measured", "\n".join(f"- {text}" for text in _assumed(result))),
     ]
     return "\n\n".join(parts)
 
@@ -60,7 +60,7 @@ def _headline(result: Result) -> str:
     return f"{result.status}: {format_quantity(result.objective, 'time', 6)} per iteration (bound {bound}{gap})"
 
 
-def _section(title: str, body: str) -> str:
+def section(title: str, body: str) -> str:
     return f"{title}\n{'-' * len(title)}\n{body}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dfmodel.reporting.plots import COLOURS
-from dfmodel.reporting.tables import text_table, write_csv
+from dfmodel.reporting.tables import section, text_table, write_csv
 from dfmodel.validation.files import Comparison
 from dfmodel.validation.suites import TableErrors, is_judged, table_errors, tables_of
 
@@ -18,17 +18,13 @@ def render_validation(comparisons: Sequence[Comparison]) -> str:
     missing = [c for c in comparisons if c.predicted is None]
     parts = []
     if shown:
-        parts.append(_section("Rows", _rows(shown)))
+        parts.append(section("Rows", _rows(shown)))
     if missing:
-        parts.append(_section("Not modelled", _missing(missing)))
+        parts.append(section("Not modelled", _missing(missing)))
     errors = table_errors(comparisons)
     if errors:
-        parts.append(_section("Errors on rows that only judge, percent of what was measured", tables_text(errors)))
+        parts.append(section("Errors on rows that only judge, percent of what was measured", tables_text(errors)))
     return "\n\n".join(parts)
-
-
-def _section(title: str, body: str) -> str:
-    return f"{title}\n{'-' * len(title)}\n{body}"
 
 
 def _rows(shown: Sequence[Comparison]) -> str:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dfmodel.catalog_files import Dirs, load_yaml
+from dfmodel.catalog_files import Dirs
 from dfmodel.errors import DfmodelError
 from dfmodel.systems.catalog import load_system
 from dfmodel.systems.collectives import bus_bytes_per_s, collective
 from dfmodel.systems.network import Dimension, Group, Link, Part
 from dfmodel.systems.system import System
 from dfmodel.units import parse
-from dfmodel.validation.files import Comparison, number, packaged_measurements, read_table
+from dfmodel.validation.files import CannotModelError, Comparison, load_rules, number, read_table
 
 TABLE = "collectives"
 COLUMNS = (
@@ -32,10 +32,6 @@ COLUMNS = (
 
 #: Messages above this many bytes are judged; smaller ones measure the software's start.
 LARGE_BYTES = 1e6
-
-
-class CannotModelError(DfmodelError):
-    """A row that the model cannot predict; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +55,6 @@ class Setup:
         first, *others = self.group.parts
         changed = Part(replace(first.dimension, link=link), first.size, first.stride)
         return replace(self, group=Group((changed, *others)))
-
-
-def load_rules(folder: Path | None = None) -> Mapping[str, Any]:
-    """The rules of validation/setups/collectives.yaml."""
-    return load_yaml((folder or packaged_measurements() / "setups") / f"{TABLE}.yaml")
 
 
 def setup_of(row: Mapping[str, Any], rules: Mapping[str, Any], dirs: Dirs = ()) -> Setup:
@@ -136,7 +127,7 @@ def _measured_s(row: Mapping[str, Any], op: str, size: float, group: Group) -> f
 
 def compare(folder: Path | None = None, dirs: Dirs = ()) -> list[Comparison]:
     """Every row with its bus bandwidth as measured and as predicted, in GB/s."""
-    rules = load_rules()
+    rules = load_rules(TABLE)
     found = []
     for row in read_table(TABLE, folder, COLUMNS):
         facts = {k: row[k] for k in ("collective", "system", "chip", "n_chips", "fabric", "algo", "msg_bytes")}

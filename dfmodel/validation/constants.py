@@ -11,6 +11,7 @@ from typing import Any
 from dfmodel.catalog_files import find, load_yaml
 from dfmodel.systems.catalog import load_link
 from dfmodel.validation import fit_compute, gemm
+from dfmodel.validation.files import load_rules
 from dfmodel.validation.fit_collectives import fit_all
 from dfmodel.validation.llm_training import Case
 
@@ -61,7 +62,7 @@ def _of_links(folder: Path | None) -> list[Constant]:
 
 
 def _of_products(folder: Path | None) -> list[Constant]:
-    rules = gemm.load_rules()
+    rules = load_rules(gemm.TABLE)
     found = []
     for series in rules["series"]:
         rows = fit_compute.gemm_rows(series, folder)
@@ -92,7 +93,7 @@ def _of_training(folder: Path | None) -> list[Constant]:
 
 def _rows_of(file: str, name: str, cases: list[Case]) -> int:
     fit = next(f for f in fit_compute.TRAINING_FITS if f.file == file and name in f.start)
-    return len([c for c in cases if c.chip in fit.chips and c.era in fit.eras and (c.precision == "fp8") == fit.fp8])
+    return len([c for c in cases if fit.takes(c)])
 
 
 def _in_use(file: str, name: str) -> float | None:

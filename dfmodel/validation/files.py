@@ -9,7 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from dfmodel.errors import InputError
+from dfmodel.catalog_files import load_yaml
+from dfmodel.errors import DfmodelError, InputError
 
 #: What a row may be for: set constants, judge, be compared with its like, bound, or only be shown.
 USES = ("calibrate", "validate", "relative", "bound", "context")
@@ -20,6 +21,15 @@ def packaged_measurements() -> Path:
     package = Path(__file__).resolve().parent.parent
     inside = package / "validation_files"
     return inside if inside.is_dir() else package.parent / "validation"
+
+
+class CannotModelError(DfmodelError):
+    """A row that the model cannot predict; the text says why."""
+
+
+def load_rules(table: str, folder: Path | None = None) -> Mapping[str, Any]:
+    """How rows of a table are predicted: `table`.yaml in `folder` (default: the packaged setups)."""
+    return load_yaml((folder or packaged_measurements() / "setups") / f"{table}.yaml")
 
 
 def read_table(name: str, folder: Path | None = None, needed: tuple[str, ...] = ()) -> list[dict[str, Any]]:

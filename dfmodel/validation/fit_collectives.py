@@ -20,8 +20,8 @@ import numpy as np
 from dfmodel.catalog_files import Dirs
 from dfmodel.systems.catalog import load_link
 from dfmodel.systems.network import Achieved, Link
-from dfmodel.validation.collectives import COLUMNS, LARGE_BYTES, TABLE, Setup, load_rules, setup_of
-from dfmodel.validation.files import read_table
+from dfmodel.validation.collectives import COLUMNS, LARGE_BYTES, TABLE, Setup, setup_of
+from dfmodel.validation.files import load_rules, read_table
 from dfmodel.validation.pattern_search import descend
 
 #: Operations whose transfers all chips make together; all-to-all and point-to-point achieve other shares.
@@ -79,7 +79,7 @@ FITS = (
 
 def fit_all(folder: Path | None = None, dirs: Dirs = ()) -> list[tuple[Fit, Achieved, list[str]]]:
     """Every fit with its values and the ids of the rows that set them, in order."""
-    rules = load_rules()
+    rules = load_rules(TABLE)
     rows = {r["id"]: r for r in read_table(TABLE, folder, COLUMNS) if r["use"] == "calibrate"}
     found: list[tuple[Fit, Achieved, list[str]]] = []
     for fit in FITS:

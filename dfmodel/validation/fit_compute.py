@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dfmodel.validation import gemm, llm_training
-from dfmodel.validation.collectives import CannotModelError
-from dfmodel.validation.files import read_table
+from dfmodel.validation.files import CannotModelError, load_rules, read_table
 from dfmodel.validation.llm_training import Case
 from dfmodel.validation.pattern_search import descend
 
@@ -79,6 +78,9 @@ class TrainingFit:
     start: Mapping[str, float]
     changes: Callable[[Case, Mapping[str, float]], dict[str, Any]]
 
+    def takes(self, case: Case) -> bool:
+        return case.chip in self.chips and case.era in self.eras and (case.precision == "fp8") == self.fp8
+
 
 def _rate(case: Case, point: Mapping[str, float]) -> dict[str, Any]:
     return {"matrix_max": point["matrix_max"]}
@@ -124,7 +126,7 @@ TRAINING_FITS = (
 
 def training_cases(folder: Path | None = None) -> list[Case]:
     """The calibrate rows of llm_training.csv that the model can take."""
-    rules = llm_training.load_rules()
+    rules = load_rules(llm_training.TABLE)
     found = []
     for row in read_table(llm_training.TABLE, folder, llm_training.COLUMNS):
         if row["use"] != "calibrate":
@@ -144,11 +146,7 @@ def fit_training(cases: Sequence[Case]) -> dict[str, dict[str, float]]:
         known = found.setdefault(fit.file, {})
         starts = {k: v for f in TRAINING_FITS if f.file == fit.file for k, v in f.start.items()}
         half = {k: v for k, v in found.get(SHAPES_OF, {}).items() if k == "attention_half"}
-        own = [
-            _with_known(c, {**starts, **half, **known})
-            for c in cases
-            if c.chip in fit.chips and c.era in fit.eras and (c.precision == "fp8") == fit.fp8
-        ]
+        own = [_with_known(c, {**starts, **half, **known}) for c in cases if fit.takes(c)]
 
         def misfit(point: Mapping[str, float], fit: TrainingFit = fit, own: Sequence[Case] = own) -> float:
             if any(v > 1 for k, v in point.items() if k.startswith("matrix_max")) or point.get("attention_max", 0) > 2:

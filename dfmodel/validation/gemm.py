@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dfmodel.catalog_files import load_yaml
 from dfmodel.errors import DfmodelError
 from dfmodel.systems.gemm import GemmCurve, GemmShape
-from dfmodel.validation.collectives import CannotModelError
-from dfmodel.validation.files import Comparison, number, packaged_measurements, read_table
+from dfmodel.validation.files import CannotModelError, Comparison, load_rules, number, read_table
 from dfmodel.workloads.graph import DTYPE_BYTES
 
 TABLE = "gemm"
@@ -38,11 +36,6 @@ class Bench:
         return self.curve.alone_s(self.shape, self.rate * self.peak, self.bytes, self.bytes_per_s) + self.start_s
 
 
-def load_rules(folder: Path | None = None) -> Mapping[str, Any]:
-    """The chips and benchmarks of validation/setups/gemm.yaml."""
-    return load_yaml((folder or packaged_measurements() / "setups") / f"{TABLE}.yaml")
-
-
 def bench_of(row: Mapping[str, Any], rules: Mapping[str, Any], constants: Mapping[str, float] | None = None) -> Bench:
     """A row as a product, with fitted or other `constants`. Raises CannotModelError where the row or the catalog does
     not say enough."""
@@ -65,7 +58,7 @@ def bench_of(row: Mapping[str, Any], rules: Mapping[str, Any], constants: Mappin
 
 def compare(folder: Path | None = None) -> list[Comparison]:
     """Every row with its time as measured and as predicted, in milliseconds."""
-    rules = load_rules()
+    rules = load_rules(TABLE)
     found = []
     for row in read_table(TABLE, folder, COLUMNS):
         stated = number(row, "time_ms") or number(row, "tflops") or 0.0

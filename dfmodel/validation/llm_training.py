@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dfmodel.assumptions import Assumptions
-from dfmodel.catalog_files import Dirs, load_yaml
+from dfmodel.catalog_files import Dirs
 from dfmodel.errors import DfmodelError
 from dfmodel.mapping.map_block import SolverSettings
 from dfmodel.mapping.plan import PlanRequest, plan_request
@@ -23,8 +23,7 @@ from dfmodel.mapping.search import Evaluated, Search
 from dfmodel.presets import load_assumptions
 from dfmodel.systems.catalog import load_system
 from dfmodel.systems.system import System
-from dfmodel.validation.collectives import CannotModelError
-from dfmodel.validation.files import Comparison, number, packaged_measurements, read_table
+from dfmodel.validation.files import CannotModelError, Comparison, load_rules, number, read_table
 from dfmodel.workloads.graph import Workload
 from dfmodel.workloads.llm import LlmModel, llm_workload
 
@@ -101,19 +100,14 @@ class Case:
         return flops / found.iteration.seconds / found.plan.chips / 1e12
 
 
-def load_rules(folder: Path | None = None) -> Mapping[str, Any]:
-    """The stacks of validation/setups/llm_training.yaml."""
-    return load_yaml((folder or packaged_measurements() / "setups") / f"{TABLE}.yaml")
-
-
 def stack_of(row: Mapping[str, Any], rules: Mapping[str, Any]) -> Mapping[str, Any]:
     """The entry for a row. Raises CannotModelError where no entry matches, or it says why rows cannot be modelled."""
-    for stack in rules["stacks"]:
-        if any(fnmatch.fnmatch(row["id"], pattern) for pattern in stack["rows"]):
-            for pattern, why in (stack.get("why_not") or {}).items():
-                if fnmatch.fnmatch(row["id"], pattern):
-                    raise CannotModelError(why)
-            return dict(stack)
+    stack = _listed(row, rules)
+    if stack is not None:
+        for pattern, why in (stack.get("why_not") or {}).items():
+            if fnmatch.fnmatch(row["id"], pattern):
+                raise CannotModelError(why)
+        return stack
     for other in rules["others"]:
         if all(row.get(c) is not None and fnmatch.fnmatch(str(row[c]), p) for c, p in other["when"].items()):
             named = next(s for s in rules["stacks"] if s["name"] == other["stack"])
@@ -121,13 +115,15 @@ def stack_of(row: Mapping[str, Any], rules: Mapping[str, Any]) -> Mapping[str, A
     raise CannotModelError("no software stack is known for the row's chip and settings")
 
 
+def _listed(row: Mapping[str, Any], rules: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The first entry whose patterns a row's id matches."""
+    return next((s for s in rules["stacks"] if any(fnmatch.fnmatch(row["id"], p) for p in s["rows"])), None)
+
+
 def case_of(row: Mapping[str, Any], rules: Mapping[str, Any], dirs: Dirs = ()) -> Case:
     """A row as a case. Raises CannotModelError where the row does not say enough or names what no catalog has."""
     stack = stack_of(row, rules)
-    if "scaled_from" in stack:
-        row, scaled = _scaled(row, stack, rules)
-    else:
-        scaled = []
+    row, scaled = _scaled(row, stack)
     if row["gbs_seqs"] is None and "batch_per_chip" in stack:
         chips = _count(row, "n_chips")
         cases = [case_of({**row, "gbs_seqs": n * chips}, rules, dirs) for n in stack["batch_per_chip"]]
@@ -163,15 +159,14 @@ def case_of(row: Mapping[str, Any], rules: Mapping[str, Any], dirs: Dirs = ()) -
     )  # fmt: skip
 
 
-def _scaled(
-    row: Mapping[str, Any], stack: Mapping[str, Any], rules: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[str]]:
-    """A row with the sizes its note's global_parameter_scale stands for, on one of its slices.
+def _scaled(row: Mapping[str, Any], stack: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """A row with the sizes its note's global_parameter_scale stands for, on one of its slices; unchanged where the
+    stack has no such scale or the row states its sizes.
 
     Of every three doublings of the scale the first doubles heads and FFN, the second the hidden width, and all three
     the layers (MaxText, pyconfig.get_individual_scales).
     """
-    if row["hidden"] is not None:
+    if "scaled_from" not in stack or row["hidden"] is not None:
         return dict(row), []
     found = re.search(r"global_parameter_scale=(\d+)", row["note"] or "")
     if found is None:
@@ -310,7 +305,7 @@ def predict(case: Case) -> tuple[float | None, str, tuple[str, ...]]:
 
 def compare(folder: Path | None = None, dirs: Dirs = ()) -> list[Comparison]:
     """Every row of llm_training.csv with what the model predicts."""
-    rules = load_rules()
+    rules = load_rules(TABLE)
     found = []
     for row in read_table(TABLE, folder, COLUMNS):
         try:
@@ -325,8 +320,7 @@ def compare(folder: Path | None = None, dirs: Dirs = ()) -> list[Comparison]:
 
 
 def _unmodelled(row: Mapping[str, Any], rules: Mapping[str, Any], why_not: str) -> Comparison:
-    table = next(
-        (s["table"] for s in rules["stacks"] if any(fnmatch.fnmatch(row["id"], p) for p in s["rows"])), "other"
-    )
+    stack = _listed(row, rules)
+    table = "other" if stack is None else stack["table"]
     measured = number(row, "step_time_s") or number(row, "mfu_pct") or math.nan
     return Comparison(row["id"], TABLE, row["use"], measured, None, "", (), why_not, {"table": table, "filled": False})

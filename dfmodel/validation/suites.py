@@ -52,16 +52,12 @@ def _later(table: str, why: str, measured: Sequence[str]) -> Callable[[Path | No
     return compare
 
 
-def _collectives(folder: Path | None) -> list[Comparison]:
-    return collectives.compare(folder)
-
-
 #: Suite -> the file it reads and its comparison.
 SUITES: Mapping[str, tuple[str, Callable[[Path | None], list[Comparison]]]] = {
-    "llm-training": ("llm_training", lambda folder: llm_training.compare(folder)),
-    "gemm": ("gemm", lambda folder: gemm.compare(folder)),
-    "collectives": ("collectives", _collectives),
-    "paper": ("paper", lambda folder: paper.compare(folder)),
+    "llm-training": ("llm_training", llm_training.compare),
+    "gemm": ("gemm", gemm.compare),
+    "collectives": ("collectives", collectives.compare),
+    "paper": ("paper", paper.compare),
     "llm-serving": ("llm_serving", _later("llm_serving", "serving of language models is not modelled yet", ("value",))),
     "dlrm": ("dlrm", _later("dlrm", "DLRM is not modelled yet", ("qps_samples_per_s", "latency_s"))),
     "hpl": ("hpl", _later("hpl", "HPL is not modelled yet", ("rmax_tflops",))),

@@ -8,7 +8,7 @@ multiply-add as two.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -321,6 +321,11 @@ class Workload:
     def flops_per_sample(self, unit: Unit | None = None) -> float:
         """FLOP of one sample through every block, as the graph counts them (no recomputation)."""
         return sum(b.at_batch(1).flops(unit) * n for b, n in self.blocks)
+
+
+def main_block(repeats: Sequence[int]) -> int:
+    """Number of the most repeated block, the first of equals."""
+    return max(range(len(repeats)), key=lambda i: repeats[i])
 
 
 def _rescaled(dims: Mapping[str, int], sequences: int) -> dict[str, int]:

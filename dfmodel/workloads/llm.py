@@ -14,8 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dfmodel.catalog_files import Dirs, find, load_yaml, validated
 from dfmodel.errors import InputError, did_you_mean
+from dfmodel.workloads.block_builder import BlockBuilder
 from dfmodel.workloads.differentiate import with_backward
-from dfmodel.workloads.graph import BATCH, DTYPE_BYTES, Block, Kernel, Operand, Role, Tensor, Unit, Workload
+from dfmodel.workloads.graph import BATCH, DTYPE_BYTES, Block, Workload
 
 #: FLOP per element of the vector operations (exp, tanh and division counted as one each).
 VECTOR_FLOPS: dict[str, float] = {
@@ -30,6 +31,9 @@ VECTOR_FLOPS: dict[str, float] = {
     "residual": 1.0,
     "cross_entropy": 4.0,  # maximum 1, subtract 1, exp 1, sum 1; per token work neglected
 }
+
+#: Dims of a hidden activation.
+HIDDEN = "batch token hidden"
 
 #: Sequence length of a model file that states no `max_sequence`.
 DEFAULT_SEQUENCE = 2048
@@ -210,7 +214,7 @@ class _LlmGraph:
 
     def embedding(self) -> Block:
         """Rows of the token table, plus rows of the position table when positions are learned."""
-        g = _BlockBuilder("embedding", self.extents, self.dtype)
+        g = BlockBuilder("embedding", self.extents, self.dtype)
         g.input("ids", "batch token", "int32")
         operands = {
             "ids": "batch token",
@@ -234,7 +238,7 @@ class _LlmGraph:
 
     def decoder(self) -> Block:
         """One decoder layer: attention and FFN, each with its norm before and its residual add after."""
-        g = _BlockBuilder("decoder", self.extents, self.dtype)
+        g = BlockBuilder("decoder", self.extents, self.dtype)
         g.input("x", HIDDEN)
         self._norm(g, "norm1", "x")
         self._attention(g, "norm1_out")
@@ -251,7 +255,7 @@ class _LlmGraph:
 
         Logits are kept in 32 bits (Korthikanti et al., arXiv 2205.05198, section 4.3).
         """
-        g = _BlockBuilder("head", self.extents, self.dtype)
+        g = BlockBuilder("head", self.extents, self.dtype)
         g.input("x", HIDDEN)
         self._norm(g, "final_norm", "x")
         w = g.weight("w_output", "hidden vocabulary")
@@ -292,7 +296,7 @@ class _LlmGraph:
         )
         return g.block("loss_out")
 
-    def _attention(self, g: _BlockBuilder, source: str) -> None:
+    def _attention(self, g: BlockBuilder, source: str) -> None:
         """Projections, scores, softmax, context and output projection; heads are (group, rep) pairs."""
         q, kv, square = (
             "batch group rep token feature",
@@ -312,7 +316,7 @@ class _LlmGraph:
             self._separate(g, query, key, q, keys, square)
         self._linear(g, "projection", "context_out", q, "group rep feature hidden", HIDDEN, output="projected")
 
-    def _fused(self, g: _BlockBuilder, inputs: Mapping[str, str], q: str) -> None:
+    def _fused(self, g: BlockBuilder, inputs: Mapping[str, str], q: str) -> None:
         """Attention as one kernel: two products forward; five backward, one of them the scores again.
 
         It keeps a statistic per query and the seed of its dropout, not the scores or their mask; its softmax is hidden
@@ -332,7 +336,7 @@ class _LlmGraph:
             backward_repeated_flops_per_point=2.0,
         )
 
-    def _separate(self, g: _BlockBuilder, query: str, key: str, q: str, keys: str, square: str) -> None:
+    def _separate(self, g: BlockBuilder, query: str, key: str, q: str, keys: str, square: str) -> None:
         """Attention as its products, softmax and dropout, each a kernel of its own."""
         g.kernel("scores", {query: q, key: keys}, {"scores_out": square}, "matrix", 2.0)
         g.kernel(
@@ -348,7 +352,7 @@ class _LlmGraph:
         weights = self._dropout(g, "softmax_dropout", "softmax_out", square)
         g.kernel("context", {weights: square, "v_out": keys}, {"context_out": q}, "matrix", 2.0)
 
-    def _ffn(self, g: _BlockBuilder, source: str) -> None:
+    def _ffn(self, g: BlockBuilder, source: str) -> None:
         inner = "batch token ffn"
         activation = self.model.activation
         self._linear(g, "ffn_up", source, HIDDEN, "hidden ffn", inner)
@@ -374,7 +378,7 @@ class _LlmGraph:
         self._linear(g, "ffn_down", "activation_out", inner, "ffn hidden", HIDDEN, output="ffn_out")
 
     def _linear(
-        self, g: _BlockBuilder, name: str, source: str, walk: str, weight: str, result: str, output: str = ""
+        self, g: BlockBuilder, name: str, source: str, walk: str, weight: str, result: str, output: str = ""
     ) -> None:
         """A weight GEMM; its bias has the dims of the weight that the result keeps."""
         operands = {source: walk, g.weight(f"w_{name}", weight): weight}
@@ -385,7 +389,7 @@ class _LlmGraph:
             added = (f"b_{name}",)
         g.kernel(name, operands, {output or f"{name}_out": result}, "matrix", 2.0, added=added)
 
-    def _norm(self, g: _BlockBuilder, name: str, source: str) -> None:
+    def _norm(self, g: BlockBuilder, name: str, source: str) -> None:
         kind = self.model.norm
         operands = {source: HIDDEN, g.weight(f"{name}_gain", "hidden"): "hidden"}
         if kind == "layernorm":
@@ -400,7 +404,7 @@ class _LlmGraph:
             unsplittable=frozenset({"hidden"}),
         )
 
-    def _rope(self, g: _BlockBuilder, name: str, source: str, walk: str) -> str:
+    def _rope(self, g: BlockBuilder, name: str, source: str, walk: str) -> str:
         """Rotation of pairs of features by known angles; the backward pass rotates back, nothing is saved."""
         g.kernel(
             name,
@@ -415,7 +419,7 @@ class _LlmGraph:
         )
         return f"{name}_out"
 
-    def _dropout(self, g: _BlockBuilder, name: str, source: str, walk: str) -> str:
+    def _dropout(self, g: BlockBuilder, name: str, source: str, walk: str) -> str:
         """Dropout with a one-byte mask kept for the backward pass; nothing when the model has none."""
         if not (self.model.dropout and self.training):
             return source
@@ -432,7 +436,7 @@ class _LlmGraph:
         )
         return f"{name}_out"
 
-    def _residual(self, g: _BlockBuilder, name: str, carried: str, branch: str) -> None:
+    def _residual(self, g: BlockBuilder, name: str, carried: str, branch: str) -> None:
         g.kernel(
             name,
             {carried: HIDDEN, branch: HIDDEN},
@@ -442,61 +446,3 @@ class _LlmGraph:
             op="sum",
             linear=True,
         )
-
-
-#: Dims of a hidden activation.
-HIDDEN = "batch token hidden"
-
-
-class _BlockBuilder:
-    """Collects tensors and kernels whose dims are written as words ("batch token hidden")."""
-
-    def __init__(self, name: str, extents: Mapping[str, int], dtype: str) -> None:
-        self.name = name
-        self.extents = extents
-        self.dtype = dtype
-        self.tensors: dict[str, Tensor] = {}
-        self.kernels: list[Kernel] = []
-
-    def input(self, name: str, dims: str, dtype: str = "") -> str:
-        return self._tensor(name, dims, dtype or self.dtype, "activation")
-
-    def weight(self, name: str, dims: str, role: Role = "weight") -> str:
-        return self._tensor(name, dims, self.dtype, role)
-
-    def kernel(
-        self,
-        name: str,
-        inputs: Mapping[str, str],
-        outputs: Mapping[str, str],
-        unit: Unit,
-        flops_per_point: float,
-        *,
-        dtypes: Mapping[str, str] | None = None,
-        op: str = "einsum",
-        **options: object,
-    ) -> None:
-        """Add a kernel streamed by token; its dims are those its operands walk, outputs' first."""
-        for tensor, walk in outputs.items():
-            self._tensor(tensor, walk, (dtypes or {}).get(tensor, self.dtype), "activation")
-        words = " ".join((*outputs.values(), *inputs.values())).split()
-        self.kernels.append(
-            Kernel(
-                name,
-                {d: self.extents[d] for d in dict.fromkeys(words)},
-                tuple(Operand(t, tuple(walk.split())) for t, walk in inputs.items()),
-                tuple(Operand(t, tuple(walk.split())) for t, walk in outputs.items()),
-                unit,
-                flops_per_point,
-                op=op,
-                tiling="token",
-                **options,  # type: ignore[arg-type]
-            )
-        )
-
-    def block(self, *outputs: str) -> Block:
-        return Block(self.name, tuple(self.kernels), self.tensors, outputs)
-
-    def _tensor(self, name: str, dims: str, dtype: str, role: Role) -> str:
-        self.tensors[name] = Tensor(name, {d: self.extents[d] for d in dims.split()}, dtype, role)
-        return name
