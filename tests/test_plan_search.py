@@ -145,6 +145,7 @@ def _spaces() -> Iterator[tuple[Search, PlanSpace]]:
         ("dgx", {"nodes": 2, "topology.nvlink.size": 4}, {**TINY, "batch": 8}),
         ("dgx", {"nodes": 3, "topology.nvlink.size": 2}, {**TINY, "batch": 12, "layers": 6}),
         ("tpu_v4", {"x": 2, "y": 2, "z": 2}, {**TINY, "batch": 8}),
+        ("tpu_v4", {"x": 8, "y": 2, "z": 1}, {**TINY, "batch": 8}),  # groups share the links of a longer ring
     ):
         for request in ({}, {"micro_batch": 1, "batch_at_most": True}, {"use_all_chips": True, "micro_batch": 2}):
             search = _search(load_system(system, overrides), workload, plan_request(request))
@@ -185,18 +186,22 @@ def _key(c: PlanClass, rows: Rows, row: int) -> tuple[object, ...]:
 
 @pytest.mark.slow
 def test_every_bound_is_admissible() -> None:
-    """No plan of a space is faster than its bounds before and after mapping, and memory cuts none that fits."""
+    """No plan of a space is faster than its bounds before and after mapping and in its place, and memory cuts none that
+    fits."""
     from dfmodel.mapping import kernel_search
 
-    checked = dominated = 0
+    checked = dominated = placed = 0
     for search, space in _spaces():
         bounds: list[tuple[PlanClass, Rows, np.ndarray]] = []
         of_classes: dict[PlanClass, float] = {}
+        of_plans: list[tuple[Plan, float]] = []
 
         class Spy(BestFirst):
             def _push(self, bound: float, node: object) -> None:
                 if hasattr(node, "bounds"):
                     bounds.append((node.plan_class, node.rows, node.bounds))  # noqa: B023
+                elif hasattr(node, "plan"):
+                    of_plans.append((node.plan, bound))  # noqa: B023
                 else:
                     of_classes[node.plan_class] = max(of_classes.get(node.plan_class, 0.0), bound)  # type: ignore[attr-defined] # noqa: B023
                 super()._push(bound, node)  # type: ignore[arg-type]
@@ -206,6 +211,9 @@ def test_every_bound_is_admissible() -> None:
             kernel_search.search_plans(search, search.request, search.value, lambda: np.inf)
         finally:
             kernel_search.BestFirst = kept  # type: ignore[misc]
+        for plan, bound in of_plans:
+            assert bound <= _value_of(search, plan) * (1 + 1e-9), plan.describe()
+        placed += len(of_plans)
         known: dict[tuple[object, ...], float] = {}
         for c, rows, values in bounds:
             for row in range(len(rows)):
@@ -223,7 +231,7 @@ def test_every_bound_is_admissible() -> None:
             else:
                 assert any(_value_of(search, other) <= value for other in _dominating(plan)), plan.describe()
                 dominated += 1
-    assert checked > 2000 and dominated > 200
+    assert checked > 2000 and dominated > 200 and placed > 500
 
 
 def _dominating(plan: Plan) -> Iterator[Plan]:

@@ -19,6 +19,7 @@ from typing import Protocol
 import numpy as np
 
 from dfmodel.assumptions import Assumptions
+from dfmodel.mapping.between import Between
 from dfmodel.mapping.block_costs import BlockCosts
 from dfmodel.mapping.bounds import after_mapping, may_fit, optimizer_s, pairs_s
 from dfmodel.mapping.class_table import ClassTable
@@ -50,6 +51,13 @@ class Evaluator(Protocol):
     def seconds_of(self, c: PlanClass) -> list[float] | None:
         """Seconds of a micro-batch in one copy of each block, some at their least, under the recomputation that takes
         least; None where the class cannot be mapped."""
+
+    def between(self, c: PlanClass, replicas: np.ndarray) -> Between | None:
+        """What passes between stages and between so many chips that hold the same; None where nothing is known."""
+
+    def between_placed(self, plans: Sequence[Plan]) -> Between | None:
+        """The same of plans that differ in where data and pipeline degrees lie, as those places have it; None where
+        evaluating costs as little."""
 
     def try_plan(self, plan: Plan) -> float | None:
         """The value of a plan (seconds per sample times its weight), recorded; None where it does not fit."""
@@ -219,16 +227,26 @@ class BestFirst:
 
     def _worth_mapping(self, c: PlanClass, plans: int) -> bool:
         """Whether some degrees of a class may beat what is known with matrix work alone; if none, it is counted."""
-        bounds = self._pair_bounds(c, self.evaluator.least_seconds_of(c))
+        bounds = self._plain_bounds(c, self.evaluator.least_seconds_of(c))
         if float(bounds.min(initial=math.inf)) < self._to_beat:
             return True
         self.counts.cut_before_mapping += plans
         return False
 
-    def _pair_bounds(self, c: PlanClass, seconds: Sequence[float]) -> np.ndarray:
-        """Bounds of the values of a class's data and pipeline degrees."""
+    def _plain_bounds(self, c: PlanClass, seconds: Sequence[float]) -> np.ndarray:
+        """Bounds of the values of a class's data and pipeline degrees, from their work alone."""
         pairs = self.space.pairs(c)
         return self._value(c, pairs, pairs_s(pairs, seconds, self._repeats, self._bubble))
+
+    def _pair_bounds(self, c: PlanClass, seconds: Sequence[float]) -> np.ndarray:
+        """The same, closer where that does not cut them."""
+        pairs, bounds = self.space.pairs(c), self._plain_bounds(c, seconds)
+        left = np.nonzero(bounds < self._to_beat)[0]
+        if len(left):
+            own = pairs.taken(left)
+            between = self.evaluator.between(c, own.data * c.context_degree)
+            bounds[left] = self._value(c, own, pairs_s(own, seconds, self._repeats, self._bubble, between))
+        return bounds
 
     def _rows_worth(self, c: PlanClass, plans: int, seconds: Sequence[float]) -> Rows:
         """The rows of a class whose degrees may beat what is known; the others are counted."""
@@ -262,7 +280,6 @@ class BestFirst:
     def _open(self, c: PlanClass, rows: Rows) -> None:
         """Map a class: its rows that may fit, ranked by bound, one entry per recomputation mode."""
         self.counts.opened += 1
-        training = self.space.workload.training
         for number, mode in enumerate(self.space.recomputes):
             index = np.nonzero(rows.recompute == number)[0]
             own = rows.taken(index)
@@ -271,19 +288,26 @@ class BestFirst:
                 self.counts.unmappable += own.plans
                 continue
             own = own.taken(self._fitting(own, costs))
-            least = np.zeros(len(own))
-            if training:
-                least = optimizer_s(own, costs, self._repeats, self.assumptions, self.timer)
-            seconds = after_mapping(own, costs, self._repeats, self._gradient_bytes, self._bubble) + least
+            seconds = self._seconds(own, costs, self.evaluator.between(c, own.replicas))
             own, bounds = self._promising(own, self._value(c, own, seconds))
             ranked = np.argsort(bounds, kind="stable")
             if len(ranked):
                 self._push(float(bounds[ranked[0]]), _Opened(c, own, bounds, ranked, 0))
 
+    def _seconds(self, rows: Rows, costs: Costs, between: Between | None) -> np.ndarray:
+        """Least seconds per iteration of rows of one recomputation mode from mapped blocks."""
+        seconds = after_mapping(rows, costs, self._repeats, self._gradient_bytes, self._bubble, between)
+        if not self.space.workload.training:
+            return seconds
+        return seconds + optimizer_s(rows, costs, self._repeats, self.assumptions, self.timer)
+
     def _next_row(self, node: _Opened) -> None:
         """Evaluate the plans of an entry's best row, or bound them better first; its next row goes back to the heap."""
-        for plan in self.space.plans_of(node.plan_class, node.rows, int(node.ranked[node.at])):
-            bound = self.evaluator.bound_of(plan)
+        row = int(node.ranked[node.at])
+        plans = list(self.space.plans_of(node.plan_class, node.rows, row))
+        floors = self._placed_bounds(node, row, plans) if self.prune else [0.0] * len(plans)
+        for plan, floor in zip(plans, floors, strict=True):
+            bound = floor or self.evaluator.bound_of(plan)
             if bound is None:
                 self.counts.evaluated += 1
                 self.counts.infeasible += 1
@@ -295,6 +319,16 @@ class BestFirst:
                 self._push(bound, _Single(plan))
         if node.at + 1 < len(node.ranked):
             self._push(float(node.bounds[node.ranked[node.at + 1]]), replace(node, at=node.at + 1))
+
+    def _placed_bounds(self, node: _Opened, row: int, plans: Sequence[Plan]) -> list[float]:
+        """Bounds of the plans of a row, or 0 where they are not worth having."""
+        between = self.evaluator.between_placed(plans) if len(plans) > 1 else None
+        if between is None:
+            return [0.0] * len(plans)
+        own = node.rows.taken(np.full(len(plans), row))
+        costs = self.evaluator.costs_of(node.plan_class, self.space.recomputes[int(node.rows.recompute[row])])
+        assert costs is not None
+        return [float(b) for b in self._value(node.plan_class, own, self._seconds(own, costs, between))]
 
     def _evaluate(self, plan: Plan) -> None:
         self.counts.evaluated += 1

@@ -2,8 +2,9 @@
 
 Before (dfmodel.mapping.least_cost): matrix work alone at the chip's efficiency, over stages as even as can be. After:
 the blocks' own seconds, the slowest stage no faster than an even share, the largest block or a whole number of layers;
-memory that no division into stages can do without; the optimizer's traffic. Data-parallel communication once per step,
-messages between stages and traffic to lower memory tiers are left out.
+messages between stages; memory that no division into stages can do without; the optimizer's traffic; data-parallel
+communication once per step where every stage has equally many layers (dfmodel.mapping.between). Traffic to lower memory
+tiers is left out.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dfmodel.assumptions import Assumptions
+from dfmodel.mapping.between import Between
 from dfmodel.mapping.block_costs import BlockCosts
 from dfmodel.mapping.kernel_time import KernelTimer
 from dfmodel.mapping.least_cost import LeastCost
@@ -39,33 +41,61 @@ def pipelined_s(total: np.ndarray, slowest: np.ndarray, rows: Rows, largest: np.
     return np.asarray(np.where(rows.chunks > 1, m * slowest + (p - 1) * largest, total + (m - 1) * slowest))
 
 
-def pairs_s(pairs: Pairs, seconds: Sequence[float], repeats: Sequence[int], bubble: bool) -> np.ndarray:
+def pairs_s(
+    pairs: Pairs, seconds: Sequence[float], repeats: Sequence[int], bubble: bool, between: Between | None = None
+) -> np.ndarray:
     """Least seconds per iteration of data and pipeline degrees whatever is chosen besides, from the seconds of a
     micro-batch in one copy of each block: the slowest stage has an even share at least, and enough whole layers."""
     total = sum(s * n for s, n in zip(seconds, repeats, strict=True))
     main = main_block(repeats)
+    layers, layer = repeats[main], seconds[main]
     m, p = pairs.micro_batches, pairs.pipeline
-    slowest = np.maximum(total / p, np.ceil(repeats[main] / p - SLACK) * seconds[main])
+    several = np.asarray(pairs.most_chunks > 1)
+    slowest = np.maximum(total / p, np.ceil(layers / p - SLACK) * layer)
+    send = 0.0 if between is None else between.send_s
+    sends = 0.0 if between is None else between.interleaved_send_s
+    plain_slowest = np.maximum(slowest, (total + 2 * (p - 1) * send) / p)
+    # two chunks at least: each is sent on, and its gradient back, but at the ends
+    chunked_slowest = np.maximum((total + 2 * (2 * p - 1) * sends) / p, layers / p * layer + 3 * sends)
     if not bubble:
-        return np.asarray(m * slowest)
-    plain = total + (m - 1) * slowest
-    chunk = repeats[main] * seconds[main] / p / pairs.most_chunks
-    return np.asarray(np.where(pairs.most_chunks > 1, np.minimum(plain, m * slowest + (p - 1) * chunk), plain))
+        return np.asarray(m * np.where(several, np.minimum(plain_slowest, chunked_slowest), plain_slowest))
+    plain = total + 2 * (p - 1) * send + (m - 1) * plain_slowest
+    chunked = m * chunked_slowest + (p - 1) * (layers * layer / p / pairs.most_chunks + 2 * sends)
+    if between is not None:
+        plain = plain + np.where(p == 1, between.once_s(layers / p, plain_slowest), 0.0)
+        chunked = chunked + between.once_s(layers / p, chunked_slowest)
+    return np.asarray(np.where(several, np.minimum(plain, chunked), plain))
 
 
 def after_mapping(
-    rows: Rows, costs: Sequence[BlockCosts | LeastCost], repeats: Sequence[int], gradient_bytes: float, bubble: bool
+    rows: Rows,
+    costs: Sequence[BlockCosts | LeastCost],
+    repeats: Sequence[int],
+    gradient_bytes: float,
+    bubble: bool,
+    between: Between | None = None,
 ) -> np.ndarray:
     """Seconds per iteration of rows of one recomputation mode from mapped blocks (least costs for some)."""
     seconds = [c.seconds for c in costs]
     main = main_block(repeats)
-    total = _totals(rows, costs, repeats, gradient_bytes, [c.backward_s + c.weights_s for c in costs])
-    slowest = np.maximum(slowest_stage_s(rows.pipeline, seconds, repeats), total / rows.pipeline)
+    p, v = rows.pipeline, rows.chunks
+    send = np.zeros(len(rows))
+    if between is not None:
+        send = np.where(p > 1, np.where(v > 1, between.interleaved_send_s, between.send_s), 0.0)
+    share = 1.0 if between is None else between.overlap_share
+    total = _totals(rows, costs, repeats, gradient_bytes, [c.backward_s + c.weights_s for c in costs], share)
+    total = total + 2 * (v * p - 1) * send
+    slowest = np.maximum(slowest_stage_s(p, seconds, repeats), total / p)
     ends = max([s * n for i, (s, n) in enumerate(zip(seconds, repeats, strict=True)) if i != main], default=0.0)
-    each = repeats[main] // np.maximum(rows.pipeline * rows.chunks, 1) * seconds[main]
-    even = repeats[main] / rows.pipeline * seconds[main] + ends
-    slowest = np.where(rows.chunks > 1, np.maximum(slowest, even), slowest)
-    return pipelined_s(total, slowest, rows, each + ends, bubble)
+    each = repeats[main] // np.maximum(p * v, 1) * seconds[main]
+    even = repeats[main] / p * seconds[main] + ends + (2 * v - 1) * send
+    slowest = np.where(v > 1, np.maximum(slowest, even), slowest)
+    found = pipelined_s(total, slowest, rows, each + ends + 2 * send, bubble)
+    if between is not None and bubble:
+        layers = repeats[main] / p
+        own = between.once_after_mapping_s(layers, slowest, costs[main], rows.zero)
+        found = found + np.where((v > 1) | (p == 1), own, 0.0)
+    return found
 
 
 def _totals(
@@ -74,18 +104,21 @@ def _totals(
     repeats: Sequence[int],
     gradient_bytes: float,
     backward_s: Sequence[float],
+    overlap_share: float,
 ) -> np.ndarray:
-    """Seconds of a micro-batch over all stages. A pass takes no less than the data-parallel communication that every
-    micro-batch has behind it (ZeRO 2: gradients reduced; 3: weights gathered twice as well)."""
+    """Seconds of a micro-batch over all stages. A pass hides no more than its share of the data-parallel communication
+    that every micro-batch has behind it (ZeRO 2: gradients reduced; 3: weights gathered twice as well)."""
 
     def over(values: Sequence[float]) -> float:
         return sum(v * n for v, n in zip(values, repeats, strict=True))
 
     gather = over([c.parameter_bytes for c in costs]) * rows.gather_s_per_byte
     reduce = over([c.parameters * gradient_bytes for c in costs]) * rows.gather_s_per_byte
-    forward = np.maximum(over([c.forward_s for c in costs]), np.where(rows.zero >= 3, gather, 0.0))
-    behind = np.where(rows.zero >= 2, reduce, 0.0) + np.where(rows.zero >= 3, gather, 0.0)
-    return np.asarray(forward + np.maximum(over(backward_s), behind))
+    forward, backward = over([c.forward_s for c in costs]), over(backward_s)
+    before = np.where(rows.zero >= 3, gather, 0.0)
+    behind = np.where(rows.zero >= 2, reduce, 0.0) + before
+    seen = np.maximum(before - overlap_share * forward, 0.0) + np.maximum(behind - overlap_share * backward, 0.0)
+    return np.asarray(forward + backward + seen)
 
 
 def slowest_stage_s(stages: np.ndarray, seconds: Sequence[float], repeats: Sequence[int]) -> np.ndarray:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from dfmodel.mapping.least_cost import LeastCosts, Message
-from dfmodel.mapping.space import PlanClass, PlanSpace, gather_rates
+from dfmodel.mapping.space import PlanClass, PlanSpace
 
 
 class ClassTable:
@@ -44,7 +44,7 @@ class ClassTable:
         seconds = self._least_s(pairs, least)[which.reshape(-1)]
         gathered = self._gathered_bytes(messages)
         if gathered:
-            rates = gather_rates(self._inner.context, space.system.dimensions)
+            rates = space.gather_rates(self._inner.context, self._inner.tensor)
             seconds = seconds + (gathered * rates / self._tensor)[:, None] * batches[None, :]
         chips = self._tensor * self._context
         self._floors = seconds * (chips / space.chips)[:, None] / batches[None, :] * self._all_weight

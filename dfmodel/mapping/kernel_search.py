@@ -11,18 +11,21 @@ import numpy as np
 
 from dfmodel.errors import InfeasibleError, InputError
 from dfmodel.mapping.best_first import BestFirst
+from dfmodel.mapping.between import Between
 from dfmodel.mapping.block_costs import BlockCosts, Longer, longer_over, repriced
 from dfmodel.mapping.class_table import ClassTable
 from dfmodel.mapping.context import ONE_CHIP, exposed_share
 from dfmodel.mapping.least_cost import LeastCost, LeastCosts, Message, scaled, scaled_s
 from dfmodel.mapping.map_block import MappedBlock
+from dfmodel.mapping.pipeline import boundary_tensors
 from dfmodel.mapping.plan import Plan, PlanRequest, plan_request
 from dfmodel.mapping.sharding import NoShardingError
 from dfmodel.mapping.space import PlanClass, PlanSpace
+from dfmodel.systems.algorithms import reachable_bytes_per_s
 from dfmodel.systems.cost import system_cost, system_power
-from dfmodel.systems.network import Group, innermost, place
+from dfmodel.systems.network import Group, Part, innermost, place
 from dfmodel.systems.system import System
-from dfmodel.workloads.graph import main_block
+from dfmodel.workloads.graph import DTYPE_BYTES, main_block
 
 if TYPE_CHECKING:
     from dfmodel.mapping.search import Evaluated, Search
@@ -89,6 +92,7 @@ class _Levels:
         self._gathered: dict[tuple[tuple[int, ...], tuple[int, ...], int], tuple[float, float]] = {}
         self._placed: dict[tuple[int, ...], Group] = {}
         self._inner: dict[int, Group] = {}
+        self._sends: dict[tuple[int, int, int], float] = {}
         self._longer_over: dict[tuple[int, str, Group], tuple[MappedBlock, Longer]] = {}
 
     def least(self) -> list[LeastCosts]:
@@ -227,6 +231,68 @@ class _Levels:
         at_share = scaled_s(whole[self.main], share, sum(started))
         return [at_share if i == self.main else s for i, s in enumerate(least)]
 
+    def between(self, c: PlanClass, replicas: np.ndarray) -> Between | None:
+        """Between stages a chip's share of the main block's output at least goes over the best dimension; gradients and
+        parameters go over the links that so many chips can have beside the tensor parallel ones."""
+        if not self._training:
+            return None
+        rates = self.space.least_gather_rates(replicas, c.tensor)
+        least = self.least_costs_of(c, self.space.recomputes[0])[self.main]
+        gradient = DTYPE_BYTES[self.search.assumptions.memory.gradient]
+        iteration = self.search.assumptions.iteration
+        send = self._send_s(c)
+        return Between(
+            send,
+            0.0 if iteration.hide_sends else send,
+            least.parameters * gradient * rates,
+            least.parameter_bytes * rates,
+            iteration.overlap_share,
+        )
+
+    def between_placed(self, plans: Sequence[Plan]) -> Between | None:
+        """As `between`, with the very groups of every plan, under ZeRO 0 and 1."""
+        first = plans[0]
+        if not self._training or first.zero > 1 or self.search.system.chip.execution == "dataflow":
+            return None
+        price, iteration = self.search.price, self.search.assumptions.iteration
+        tensor, pipeline = first.degree("tensor"), first.degree("pipeline")
+        least = self.mapper.least_costs(self.main, first.recompute).at(tensor, first.micro_batch)
+        layers = self.repeats[self.main] / pipeline
+        gradients = layers * least.parameters * DTYPE_BYTES[self.search.assumptions.memory.gradient]
+        if first.zero == 0:
+            reduced = [price("all_reduce", gradients, p.replicas) / 2 for p in plans]
+            gathered = reduced
+        else:
+            reduced = [price("reduce_scatter", gradients, p.replicas) for p in plans]
+            gathered = [price("all_gather", layers * least.parameter_bytes, p.replicas) for p in plans]
+        share = self._message_bytes(first.micro_batch) / (tensor * first.degree("context"))
+        sends = np.array([price("point_to_point", share, p.groups["pipeline"]) for p in plans])
+        return Between(
+            sends,
+            np.zeros(len(plans)) if iteration.hide_sends else sends,
+            np.array(reduced) / layers,
+            np.array(gathered) / layers,
+            iteration.overlap_share,
+        )
+
+    def _message_bytes(self, micro_batch: int) -> float:
+        """Bytes of a micro-batch that go from one stage to the next, over all chips of a stage."""
+        block, _ = self.search.workload.blocks[self.main]
+        return sum(x.bytes for x in boundary_tensors(block.at_batch(micro_batch)))
+
+    def _send_s(self, c: PlanClass) -> float:
+        """Least seconds of one message between stages."""
+        key = (c.degree, c.context_degree, c.micro_batch)
+        if key not in self._sends:
+            share = self._message_bytes(c.micro_batch) / (c.degree * c.context_degree)
+            lines = [
+                Group((Part(d, n, 1),)) for d in self.search.system.dimensions for n in {2, 3, d.size} if n <= d.size
+            ]
+            self._sends[key] = min(
+                (self.search.price("point_to_point", share, g) for g in lines if g.size > 1), default=0.0
+            )
+        return self._sends[key]
+
     def bound_of(self, plan: Plan) -> float | None:
         """On dataflow chips the plan with its blocks sharded but not partitioned, everything else in full."""
         if self.search.system.chip.execution != "dataflow":
@@ -258,7 +324,10 @@ def search_plans(
     search: Search, request: PlanRequest, record: Callable[[Evaluated], float], threshold: Callable[[], float]
 ) -> BestFirst:
     """One best-first search of what `request` leaves open; `record` notes a feasible plan and gives its value."""
-    space = PlanSpace(search.workload, search.system, request)
+    reachable = None
+    if search.assumptions.network.collectives == "physical":
+        reachable = reachable_bytes_per_s(search.system.dimensions, search.system.chip.efficiency.link_max)
+    space = PlanSpace(search.workload, search.system, request, reachable)
     levels = _Levels(search, space, record)
     weight = weight_of(search.system, request.objective or "time")
     # a fixed number of tiles cuts fewer tokens into smaller ones: then a class may be better than the one that

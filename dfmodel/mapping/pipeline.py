@@ -15,7 +15,7 @@ from dfmodel.mapping.model_state import StateMessage, optimizer_traffic, state_m
 from dfmodel.mapping.plan import Plan
 from dfmodel.mapping.schedules import StageSeconds, messages, pipeline_s
 from dfmodel.systems.network import Group
-from dfmodel.workloads.graph import Workload, main_block
+from dfmodel.workloads.graph import Block, Tensor, Workload, main_block
 
 #: (operation, bytes, group) -> seconds.
 Priced = Callable[[str, float, Group], float]
@@ -259,19 +259,25 @@ def boundary_send_s(workload: Workload, plan: Plan, context: Context, blocks: Se
     main = main_block([n for _, n in workload.blocks])
     block = blocks[main].block
     size = sum(
-        block.tensors[t].bytes_in(
-            "token" if context.sequence and "token" in block.tensors[t].dims else "replicated", context.chips
-        )
-        for t in block.outputs
-        if t in block.producer
-        and block.by_name[block.producer[t]].phase == "forward"
-        and block.tensors[t].role == "activation"
+        x.bytes_in("token" if context.sequence and "token" in x.dims else "replicated", context.chips)
+        for x in boundary_tensors(block)
     )
     whole = float(context.model("point_to_point", size, plan.groups["pipeline"]))
     if context.sequence or context.chips == 1:
         return whole
     share = float(context.model("point_to_point", size / context.chips, plan.groups["pipeline"]))
     return min(whole, share + context.collective_s("all_gather", size))
+
+
+def boundary_tensors(block: Block) -> list[Tensor]:
+    """The activations of a block that the next one receives."""
+    return [
+        block.tensors[t]
+        for t in block.outputs
+        if t in block.producer
+        and block.by_name[block.producer[t]].phase == "forward"
+        and block.tensors[t].role == "activation"
+    ]
 
 
 def amortised(workload: Workload, plan: Plan, context: Context, block: BlockEvaluation) -> Iteration:

@@ -34,6 +34,9 @@ from dfmodel.workloads.graph import Workload
 #: dimensions) by numbers that divide them.
 LARGEST_FREE = 1024
 
+#: Kinds of dimensions whose links interleaving groups share.
+SHARED = ("ring", "mesh")
+
 #: Chunks per stage that interleaving is tried with.
 MOST_CHUNKS = 8
 
@@ -115,8 +118,12 @@ class Inner:
 class PlanSpace:
     """Every plan a request leaves open, by class."""
 
-    def __init__(self, workload: Workload, system: System, request: PlanRequest):
+    def __init__(
+        self, workload: Workload, system: System, request: PlanRequest, reachable: Sequence[float] | None = None
+    ):
+        """`reachable`: the most bytes per second of every dimension that collectives reach; all of its bandwidth."""
         self.workload, self.system, self.request = workload, system, request
+        self.reachable = reachable or [d.injection_bytes_per_s for d in system.dimensions]
         self._divided: dict[tuple[tuple[int, ...], int], Pairs] = {}
         self._rates: dict[tuple[tuple[int, ...], tuple[int, ...]], np.ndarray] = {}
         self._pairs: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
@@ -247,15 +254,39 @@ class PlanSpace:
             rates = np.where(may, self._gather_rates(c)[own.number], 0.0)
         return self._expanded(own, replicas, rates)
 
+    def gather_rates(self, factors: np.ndarray, strides: np.ndarray) -> np.ndarray:
+        """`gather_rates` on the space's dimensions."""
+        return gather_rates(factors, strides, self.system.dimensions, self.reachable)
+
+    def least_gather_rates(self, chips: np.ndarray, tensor: Sequence[int]) -> np.ndarray:
+        """Least of those of any groups of so many chips beside `tensor` ones of every dimension: [n]."""
+        found = np.zeros(len(chips))
+        outer, room = [], []
+        for d, gone, bandwidth in zip(self.system.dimensions, tensor, self.reachable, strict=True):
+            room.append(d.size // gone)
+            own = bandwidth / (gone if d.kind in SHARED else 1)
+            outer.append(own if room[-1] > 1 else 0.0)
+        inside = 1
+        for axis, most in enumerate(room):
+            links = sum(outer[axis:])
+            if links == 0:
+                break
+            # the larger the block of inner dimensions, the less comes from outside for each of its chips' links
+            block = np.minimum(chips, inside)
+            found = np.maximum(found, (chips - block) / (chips * block * links))
+            inside *= most
+        return found
+
     def _gather_rates(self, c: PlanClass) -> np.ndarray:
         """Least seconds per byte over the replicas of every pair on any of its placements: [pairs of `_pairs_on`]."""
-        key = (c.taken, c.context)
+        key = (c.taken, c.tensor)
         if key not in self._rates:
             pairs, _, numbers = self._pairs_on(c.taken)
             placed = numbers >= 0
             replicas = self.placements(c.taken)[0][placed] * np.array(c.context)
+            strides = np.broadcast_to(np.array(c.tensor), replicas.shape)
             self._rates[key] = np.full(len(pairs), np.inf)
-            np.minimum.at(self._rates[key], numbers[placed], gather_rates(replicas, self.system.dimensions))
+            np.minimum.at(self._rates[key], numbers[placed], self.gather_rates(replicas, strides))
         return self._rates[key]
 
     def _expanded(self, pairs: Pairs, replicas: np.ndarray, rates: np.ndarray) -> Rows:
@@ -318,21 +349,43 @@ class PlanSpace:
             )
 
 
-def gather_rates(factors: np.ndarray, dimensions: Sequence[Dimension]) -> np.ndarray:
-    """Least seconds per byte of gathering over groups that take `factors` of every dimension, which reducing takes too:
-    [n].
+def gather_rates(
+    factors: np.ndarray, strides: np.ndarray, dimensions: Sequence[Dimension], reachable: Sequence[float]
+) -> np.ndarray:
+    """Least seconds per byte of gathering over groups that take `factors` of every dimension, `strides` places apart,
+    which reducing takes too: [n].
 
     The chips of a block of inner dimensions must get what the others hold, over the links of the outer ones.
     """
     chips = factors.prod(axis=1)
+    links = _links(factors, strides, dimensions, reachable)
     found = np.zeros(len(factors))
     block = np.ones(len(factors))
     for axis in range(factors.shape[1]):
-        outer = [d.injection_bytes_per_s for d in dimensions[axis:]]
-        capacity = block * (np.where(factors[:, axis:] > 1, np.array(outer), 0.0)).sum(axis=1)
+        capacity = block * links[:, axis:].sum(axis=1)
         away = (chips - block) / chips
         found = np.maximum(found, np.divide(away, capacity, out=np.zeros(len(factors)), where=capacity > 0))
         block = block * factors[:, axis]
+    return found
+
+
+def _links(
+    factors: np.ndarray, strides: np.ndarray, dimensions: Sequence[Dimension], reachable: Sequence[float]
+) -> np.ndarray:
+    """Bytes per second into the worst placed chip of a group from the others, on every dimension: [n, dimensions].
+
+    Rings and meshes share their links among groups that interleave, and the end of a piece has neighbours on one side
+    only; see Part.bytes_per_s.
+    """
+    found = np.zeros(factors.shape)
+    for axis, (d, bandwidth) in enumerate(zip(dimensions, reachable, strict=True)):
+        size, own = factors[:, axis], np.full(len(factors), bandwidth)
+        if d.kind in SHARED:
+            ring = (size * strides[:, axis] == d.size) & (d.kind == "ring")
+            own = own / strides[:, axis] / np.where(ring | (d.size == 2), 1, 2)
+        elif d.kind == "fully_connected":
+            own = own * (size - 1) / d.neighbours
+        found[:, axis] = np.where(size > 1, own, 0.0)
     return found
 
 

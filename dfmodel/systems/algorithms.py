@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 
-from dfmodel.systems.network import Achieved, Link, Part
+from dfmodel.systems.network import Achieved, Collective, Dimension, Link, Part
 
 #: What each algorithm does; the names a user may give.
 ALGORITHMS: Mapping[str, str] = {
@@ -141,6 +141,23 @@ def torus_of(rings: tuple[Fabric, ...]) -> Fabric:
         rings=rings,
         kind=rings[0].kind,
         link=rings[0].link,
+    )
+
+
+def reachable_bytes_per_s(dimensions: Sequence[Dimension], efficiency: float = 1.0) -> tuple[float, ...]:
+    """The most of every dimension's injection bandwidth that any collective reaches; `efficiency` as in `costs`."""
+
+    def share(d: Dimension) -> float:
+        operations = (*get_args(Collective), "scatter", "gather")
+        names = [a for a in ALGORITHMS if a != "in_network" or d.in_network_reduction]
+        found = (d.link.achieved_in(d.kind, op, name) for op in operations for name in names)
+        return max(efficiency if known is None else known.efficiency for known in found)
+
+    shares = [share(d) for d in dimensions]
+    # rings may work together as a torus, which reaches what the first of them does
+    rings = max((s for s, d in zip(shares, dimensions, strict=True) if d.kind == "ring"), default=0.0)
+    return tuple(
+        d.injection_bytes_per_s * (rings if d.kind == "ring" else s) for s, d in zip(shares, dimensions, strict=True)
     )
 
 
