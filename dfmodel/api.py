@@ -306,7 +306,8 @@ def _certificate(state: Search, best: Evaluated, proofs: list[dict[str, Any]]) -
     dataflow = best.context.dataflow
     not_covered = (
         [
-            "expert parallelism; zero-bubble schedules unless asked for",
+            "expert parallelism"
+            + ("" if state.request.schedule else "; zero-bubble schedules, unless plan.schedule=any"),
             "tensor degrees that do not divide the attention heads, context degrees that do not divide the sequence",
             "nesting orders of degrees inside one dimension other than tensor, context, data, pipeline",
         ]

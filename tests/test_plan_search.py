@@ -135,6 +135,32 @@ def test_context_parallelism_pruned_equals_exhaustive(seed: int) -> None:
     assert pruned.certificate.plans_counted == whole.certificate.plans_counted
 
 
+@pytest.mark.parametrize("prune", [True, False])
+def test_any_schedule_is_the_best_of_each(prune: bool) -> None:
+    """plan.schedule=any finds what the best of the searches with one schedule finds, and counts all their plans."""
+    settings = {
+        **{f"workload.{k}": v for k, v in TINY.items()},
+        "workload.batch": 16,
+        "workload.layers": 8,
+        "system.topology.nvlink.size": 2,
+        "system.nodes": 4,
+        "plan.micro_batch": 1,
+        "plan.tensor": 1,
+    }
+    runs = {
+        schedule: dfmodel.optimize("llm", "dgx", settings={**settings, **asked}, prune=prune)
+        for schedule, asked in (
+            ("open", {}),
+            *((s, {"plan.schedule": s}) for s in ("gpipe", "zb_h1", "zb_h2", "any")),
+        )
+    }
+    found = runs.pop("any")
+    assert found.objective == pytest.approx(min(r.objective for r in runs.values()), rel=1e-12)
+    counted = sum(runs[s].certificate.plans_counted for s in ("open", "zb_h1", "zb_h2"))
+    assert found.certificate.plans_counted == counted
+    assert found.objective <= runs["gpipe"].objective
+
+
 def _search(system: System, workload: dict[str, object], request: PlanRequest) -> Search:
     built = build_workload("llm", {**workload, "attention": "fused"})
     return Search(built, system, load_assumptions("default"), request, SolverSettings(), lambda text: None)

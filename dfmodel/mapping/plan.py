@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -28,6 +28,9 @@ LARGEST_MICRO_BATCH = 8
 
 #: What is minimised: seconds; seconds x price or x power of the chips used (throughput per dollar, per watt).
 OBJECTIVES = ("time", "cost", "energy")
+
+#: Asks for every schedule, those included that need a backward pass in two parts.
+ANY_SCHEDULE = "any"
 
 #: ZeRO stages that are tried without being asked for: with a pipeline gradients wait for all micro-batches.
 SEARCHED_ZERO = (0, 1, 2, 3)
@@ -173,7 +176,7 @@ def plan_request(settings: Mapping[str, Any]) -> PlanRequest:
             problems.append(f"plan.{key}: must be a whole number of at least 1, got {value!r}")
     for key, valid in (
         ("recompute", RECOMPUTE),
-        ("schedule", tuple(SCHEDULES)),
+        ("schedule", (*SCHEDULES, ANY_SCHEDULE)),
         ("zero", ZERO_STAGES),
         ("objective", OBJECTIVES),
     ):
@@ -224,6 +227,14 @@ def _at_most(settings: Mapping[str, Any]) -> tuple[dict[str, float], list[str]]:
     if within is not None and (not isinstance(within, int | float) or isinstance(within, bool) or not 0 <= within < 10):
         problems.append(f"plan.within: must be a share of 0 or more, for example 0.05, got {within!r}")
     return found, problems
+
+
+def one_schedule_each(request: PlanRequest) -> list[PlanRequest]:
+    """The request once for every kind of schedule it leaves open: 1F1B with its interleaved forms, and, where any is
+    asked for, the zero-bubble ones (GPipe takes no less than 1F1B and holds no less)."""
+    if request.schedule != ANY_SCHEDULE:
+        return [request]
+    return [replace(request, schedule=schedule) for schedule in (None, "zb_h1", "zb_h2")]
 
 
 def _chunk_problems(settings: Mapping[str, Any]) -> list[str]:
@@ -358,6 +369,8 @@ def _factors(system: System, request: PlanRequest) -> Iterator[tuple[tuple[int, 
         raise InputError("plan.expert: no workload has experts yet; remove it")
     if request.context not in (None, 1):
         raise InputError("plan.context: only with assumptions.iteration.model=scheduled; remove one of them")
+    if request.schedule == ANY_SCHEDULE:
+        raise InputError("plan.schedule any: only with assumptions.iteration.model=scheduled; remove one of them")
     wanted = (request.tensor, request.data, request.pipeline)
     placed = request.placement or {}
     apart = tuple(d for d in DEGREES if d != "context")

@@ -33,7 +33,7 @@ from dfmodel.mapping.map_block import (
 )
 from dfmodel.mapping.mapper import BlockMapper, Key, key_of
 from dfmodel.mapping.pipeline import Iteration, amortised
-from dfmodel.mapping.plan import Plan, PlanRequest, candidate_plans, check_space
+from dfmodel.mapping.plan import Plan, PlanRequest, candidate_plans, check_space, one_schedule_each
 from dfmodel.mapping.sharding import NoShardingError
 from dfmodel.mapping.staging import Stager
 from dfmodel.systems.network import Group
@@ -150,23 +150,25 @@ class Search:
         """The best plan of the whole space, best first; the K best distinct ones are kept where asked."""
         check_space(self.workload, self.system, self.request)
         request = limited_request(self.system, self.request)
+        by_schedule = one_schedule_each(request)
         if self.settings.prune:
-            seed(self, request, self._record)
-        found = search_plans(self, request, self._record, self._threshold)
-        self.counts = found.counts
-        self.counted = found.counts.counted
-        self.evaluated = found.counts.evaluated - found.counts.infeasible
-        self.infeasible = found.counts.infeasible + found.counts.cut_by_memory + found.counts.unmappable
-        self.settled_by_bound = found.counts.cut_by_bound + found.counts.cut_before_mapping + found.counts.dominated
+            seed(self, by_schedule[0], self._record)
+        found = [search_plans(self, own, self._record, self._threshold) for own in by_schedule]
+        counts = self.counts = sum((f.counts for f in found), Counts())
+        open_bound = min(f.open_bound for f in found)
+        self.counted = counts.counted
+        self.evaluated = counts.evaluated - counts.infeasible
+        self.infeasible = counts.infeasible + counts.cut_by_memory + counts.unmappable
+        self.settled_by_bound = counts.cut_by_bound + counts.cut_before_mapping + counts.dominated
         if not self.best_plans:
-            if found.open_bound < math.inf:
+            if open_bound < math.inf:
                 raise LimitError("no plan evaluated within the time limit; raise --time-limit")
-            if found.counts.cut_by_memory and not self.shortfalls:
-                try_most_saving(self, found)
+            if counts.cut_by_memory and not self.shortfalls:
+                try_most_saving(self, found[0])
             raise self._why_nothing(self.refused)
         best = self.best_plans[0]
-        self.out_of_time = found.open_bound < self.value(best)
-        share = min(1.0, found.open_bound / self.value(best))
+        self.out_of_time = open_bound < self.value(best)
+        share = min(1.0, open_bound / self.value(best))
         self.bound = best.iteration.seconds * share
         return best
 
