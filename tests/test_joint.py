@@ -132,6 +132,34 @@ def test_bounds_are_admissible() -> None:
             assert joint.bound(node) <= seconds * (1 + 1e-12)
 
 
+def test_bounds_are_admissible_at_cycle_level() -> None:
+    """The same where kernels share compute tiles, from a sharding that repeats every norm and residual."""
+    system = load_system("sn30_rack", {"nodes": 1, "chip": "sn30_dfmodel"})
+    block = build_workload("llm", {"model": "gpt3_13b", "dropout": False, "mode": "forward"}).blocks[1][0]
+    group = place([("tensor", (8, 1))], system.dimensions)["tensor"]
+    # few tiles, so that a divided kernel has fewer positions in each
+    assumed = load_assumptions("default", {"compute.model": "tiles", "partitions.tiles": 16})
+    context = Context(system, assumed, "bf16", group, False)
+    sharding, _ = solve_sharding(build_sharding_problem(block, context))
+    joint = JointProblem(block, strategies_of(sharding), context)
+    repeated = joint._chosen(dict.fromkeys(joint.names, "replicated"))
+    joint = JointProblem(block, repeated, context)
+    least = joint.bound(joint.ways)
+    leaves = [dict(zip(joint.names, w, strict=True)) for w in itertools.product(*(joint.ways[n] for n in joint.names))]
+    assert len(leaves) > 3
+    assert all(least <= joint.leaf(ways)[1].seconds * (1 + 1e-12) for ways in leaves)
+    # norms and residuals repeated on every chip take more cycles than divided ones, which the bound must not charge
+    kernels = [k.name for k in block.kernels]
+    open_ways = {n: joint.ways[joint_segment] for joint_segment, names in joint.segments.items() for n in names}
+    given = build_partition_problem(joint.evaluators["given"]).allocation
+    assert given is not None
+    every = {k: open_ways.get(k, ("given",)) for k in kernels}
+    order = build_partition_problem(joint.evaluators["given"]).kernels
+    cheaper = joint._least_allocation(given, every, order)
+    assert cheaper is not None
+    assert any(a.cycles[0] < b.cycles[0] for a, b in zip(cheaper.staircases, given.staircases, strict=True))
+
+
 def test_sharding_first_loses_where_memory_binds() -> None:
     """At 100 GB/s of memory the sharding that communicates least is at least 15 % slower."""
     joint = _joint(100, 450, 8, False)

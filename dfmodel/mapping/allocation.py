@@ -91,15 +91,26 @@ def staircase(work: ArrayWork, array: TileArray) -> Staircase:
     """Every useful number of tiles, up to the whole chip."""
     lanes = _useful(work.rows, array.lanes, array.count)
     stages = _useful(work.columns, array.stages, array.count) if work.systolic else [1]
-    options = sorted(
+    return _falling(
         (across * down, cycles_of(work, array, across, down))
         for across in lanes
         for down in stages
         if across * down <= array.count
     )
+
+
+def cheapest(staircases: Sequence[Staircase]) -> Staircase:
+    """By number of tiles the least cycles of any of them."""
+    if len(set(staircases)) == 1:
+        return staircases[0]
+    return _falling(step for s in staircases for step in zip(s.tiles, s.cycles, strict=True))
+
+
+def _falling(options: Iterable[tuple[int, int]]) -> Staircase:
+    """Of (tiles, cycles) those that take fewer cycles than all with no more tiles."""
     tiles: list[int] = []
     cycles: list[int] = []
-    for count, needed in options:
+    for count, needed in sorted(options):
         if not cycles or needed < cycles[-1]:
             tiles.append(count)
             cycles.append(needed)

@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from dfmodel.mapping.allocation import Allocation, cheapest
 from dfmodel.mapping.build import build_partition_problem
 from dfmodel.mapping.context import Context
 from dfmodel.mapping.evaluate import BlockEvaluator
@@ -120,8 +121,7 @@ class JointProblem:
 
     def bound(self, open_ways: Mapping[str, Sequence[str]]) -> float:
         """A lower bound of every leaf whose ways are among `open_ways`."""
-        owner = {name: segment for segment, members in self.segments.items() for name in members}
-        ways = {k.name: tuple(open_ways[owner[k.name]]) if k.name in owner else WAYS[:1] for k in self.block.kernels}
+        ways = self._open(open_ways)
         base = build_partition_problem(self.evaluators[WAYS[0]])
         order = base.kernels
 
@@ -136,8 +136,25 @@ class JointProblem:
             weight_bytes=least("weights"),
             tensors=tuple(self._least_tensors(ways, {n: i for i, n in enumerate(order)})),
             passes=(1,) * len(order),
+            allocation=self._least_allocation(base.allocation, ways, order),
         )
         return solve_lattice(relaxed).seconds
+
+    def _open(self, open_ways: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+        """The ways of every kernel, of those open for its segment."""
+        owner = {name: segment for segment, members in self.segments.items() for name in members}
+        return {k.name: tuple(open_ways[owner[k.name]]) if k.name in owner else WAYS[:1] for k in self.block.kernels}
+
+    def _least_allocation(
+        self, given: Allocation | None, ways: Mapping[str, tuple[str, ...]], order: Sequence[str]
+    ) -> Allocation | None:
+        if given is None:
+            return None
+        least = [
+            cheapest([self.evaluators[way].staircase_of(self.block.by_name[name]) for way in ways[name]])
+            for name in order
+        ]
+        return replace(given, staircases=tuple(least))
 
     def _price(self, price: str, name: str, way: str) -> float:
         evaluator, kernel = self.evaluators[way], self.block.by_name[name]
