@@ -120,7 +120,7 @@ def run(
     workload = tried(lambda: build_workload(config.workload, overrides, catalogs))
     if problems or workload is None or system is None or assumptions is None or request is None:
         raise InputError(problems)
-    system.chip.matrix_peak(workload.dtype)
+    system.chip.matrix_peak(assumptions.compute.products or workload.dtype)
     system = with_tiers(system, assumptions.memory.tiers)
     settings = SolverSettings(time_limit_s, gap, log, certify_all, prune)
     deadline = None if time_limit_s is None else began + time_limit_s
@@ -150,7 +150,7 @@ def build_result(state: Search, best: Evaluated, proofs: list[dict[str, Any]], w
         bound=bound,
         gap=found_gap,
         workload=_describe_workload(workload),
-        system=_describe_system(system, workload.dtype),
+        system=_describe_system(system, state.assumptions.compute.products or workload.dtype),
         plan={
             **best.plan.describe(),
             "layers_per_stage": [list(c) for c in best.iteration.stage_counts],
@@ -210,6 +210,7 @@ def _describe_system(s: System, dtype: str) -> dict[str, Any]:
         "chip_title": s.chip.title,
         "chips": s.chips,
         "execution": s.chip.execution,
+        "matrix_dtype": dtype,
         "matrix_flops_per_s": s.chip.matrix_peak(dtype),
         "vector_flops_per_s": s.chip.vector_peak(dtype),
         "memory_bytes_per_s": s.chip.memories[0].bytes_per_s,
@@ -226,7 +227,7 @@ def _metrics(state: Search, best: Evaluated) -> dict[str, float | None]:
     """Throughput and utilisations over the chips used; MFU counts matrix FLOPs once, HFU adds what is repeated."""
     workload, seconds = state.workload, best.iteration.seconds
     used = best.plan.describe()["chips_used"]
-    peak = state.system.chip.matrix_peak(workload.dtype)
+    peak = state.system.chip.matrix_peak(state.assumptions.compute.products or workload.dtype)
     batch = best.plan.batch
     matrix = workload.model_flops_per_sample("matrix") * batch
     done = workload.flops_per_sample("matrix") * batch

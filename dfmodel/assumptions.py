@@ -22,6 +22,11 @@ class ComputeAssumptions(_Section):
         description="software stack whose share of the matrix rate is used, by the name the chip's efficiency file has "
         "for it; null, or a name it does not have: the stack its rate was fitted to",
     )
+    products: Literal["fp8", "fp4", "int8"] | None = Field(
+        None,
+        description="narrower format of matrix products, where activations, messages and fused attention stay in the "
+        "workload's dtype (training in 8 bits); null: the workload's dtype",
+    )
     utilisation: float = Field(0.9, gt=0, le=1, description="share of peak under `flat`")
     vector_at_matrix_rate: bool = Field(
         False,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dfmodel.assumptions import Assumptions
 from dfmodel.systems.chip import Chip
 from dfmodel.systems.gemm import GemmShape
-from dfmodel.workloads.graph import Kernel, Unit
+from dfmodel.workloads.graph import DTYPE_BYTES, Kernel, Unit
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,13 @@ class KernelTimer:
         """Seconds of a kernel's arithmetic on one of `chips` chips over which `split` is divided: by its shape where
         the chip's curve knows shapes."""
         flops = kernel.flops_split(split, chips)
-        if not (self._by_shape and kernel.unit == "matrix"):
-            return self.compute_s(flops, kernel.unit)
         curve, peak = self.chip.efficiency, self._peak("matrix")
-        if kernel.op.startswith("attention"):
-            return flops / (curve.attention_share(kernel.dims["feature"]) * self._stack * peak)
+        fused_attention = kernel.unit == "matrix" and kernel.op.startswith("attention")
+        if not (self._by_shape and kernel.unit == "matrix"):
+            seconds = self.compute_s(flops, kernel.unit)
+            return seconds * peak / self.attention_peak if fused_attention else seconds
+        if fused_attention:
+            return flops / (curve.attention_share(kernel.dims["feature"]) * self._stack * self.attention_peak)
         shape = gemm_shape(kernel, split, chips)
         gemm = curve.gemm
         if shape is None or gemm is None:
@@ -58,7 +60,19 @@ class KernelTimer:
     @property
     def matrix_share(self) -> float:
         """Share of the matrix peak that large products reach under the assumed software stack."""
-        return self.chip.efficiency.matrix_share(self.dtype) * self._stack
+        return self.chip.efficiency.matrix_share(self.product_dtype) * self._stack
+
+    @property
+    def product_dtype(self) -> str:
+        """Format in which matrix products other than fused attention are computed."""
+        return self.assumptions.compute.products or self.dtype
+
+    @property
+    def attention_peak(self) -> float:
+        """Matrix FLOP/s of fused attention, which software runs in 16 bits where products have fewer."""
+        narrow = DTYPE_BYTES[self.dtype] < DTYPE_BYTES["bf16"]
+        known = [d for d in ("bf16", "fp16") if d in self.chip.matrix_flops_per_s]
+        return self.chip.matrix_peak(known[0] if narrow and known else self.dtype)
 
     @property
     def _stack(self) -> float:
@@ -77,8 +91,8 @@ class KernelTimer:
     def matrix_s_per_flop(self) -> float:
         """Seconds of a FLOP of large matrix work, the least there is."""
         if self._by_shape:
-            curve = self.chip.efficiency
-            return 1.0 / (max(self.matrix_share, (curve.attention_max or 0.0) * self._stack) * self._peak("matrix"))
+            attention = (self.chip.efficiency.attention_max or 0.0) * self._stack * self.attention_peak
+            return 1.0 / max(self.matrix_share * self._peak("matrix"), attention)
         return self.compute_s(1e30, "matrix") / 1e30
 
     def memory_s(self, moved_bytes: float) -> float:
@@ -102,7 +116,7 @@ class KernelTimer:
 
     def _peak(self, unit: Unit) -> float:
         if unit == "matrix" or self.assumptions.compute.vector_at_matrix_rate:
-            return self.chip.matrix_peak(self.dtype)
+            return self.chip.matrix_peak(self.product_dtype)
         return self.chip.vector_peak(self.dtype)
 
 

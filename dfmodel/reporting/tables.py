@@ -99,7 +99,7 @@ def _summary(result: Result) -> list[tuple[str, str]]:
         ("throughput", f"{m[f'{unit}s_per_s']:,.0f} {unit}s/s, {m['samples_per_s']:,.4g} samples/s"),
         (
             "utilisation",
-            f"MFU {100 * (m['mfu'] or 0):.2f} %, HFU {100 * (m['hfu'] or 0):.2f} % of dense {w['dtype']} peak",
+            f"MFU {100 * (m['mfu'] or 0):.2f} %, HFU {100 * (m['hfu'] or 0):.2f} % of dense {s['matrix_dtype']} peak",
         ),
     ]
     rows += _money("cost", result.cost, "money") + _money("power", result.power, "power")

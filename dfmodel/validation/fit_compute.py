@@ -117,7 +117,7 @@ TRAINING_FITS = (
         "h100", H100, ("fsdp",), False, {"stacks.fsdp": 0.9, "attention_max": 0.55}, _of_stack("fsdp", True)
     ),
     TrainingFit("h100", H100, ("megatron_core",), True, {"matrix_max_of.fp8": 0.55}, lambda case, point: {
-        "matrix_max": point["matrix_max_of.fp8"]
+        "matrix_max_of": {"fp8": point["matrix_max_of.fp8"]}
     }),
     TrainingFit("tpu_v5p", ("TPU v5p",), ("maxtext",), False, {"matrix_max": 0.7}, _rate),
     TrainingFit("tpu_v5e", ("TPU v5e",), ("maxtext",), False, {"matrix_max": 0.8}, _rate),
@@ -166,13 +166,9 @@ def _with_known(case: Case, known: Mapping[str, float]) -> Case:
     """A case on a chip with the constants found so far."""
     stacks = {k.partition(".")[2]: v for k, v in known.items() if k.startswith("stacks.")}
     changes: dict[str, Any] = {"stacks": stacks}
-    chip = case.system.chip
     for name in ("matrix_max", "attention_max", "attention_half"):
         if name in known:
             changes[name] = known[name]
-    if case.precision == "fp8" and "attention_max" in known:
-        # the case's peak is that of 8 bits, attention runs in 16
-        changes["attention_max"] = known["attention_max"] * chip.matrix_peak("fp16") / chip.matrix_peak("fp8")
     return case.with_curve(**changes)
 
 

@@ -150,6 +150,8 @@ def case_of(row: Mapping[str, Any], rules: Mapping[str, Any], dirs: Dirs = ()) -
     system = _system(stated, stack, rules, dirs)
     request, more = _request(stated, stack, system)
     overrides = {"compute.stack": stack["era"], **(stack.get("assumptions") or {})}
+    if row["precision"] == "fp8":
+        overrides["compute.products"] = "fp8"
     if row["mp_mode"] == "PURE":
         overrides["memory.gradient"] = "bf16"
     measured, unit, repeats = _measured(row)
@@ -218,16 +220,6 @@ def _system(stated: Mapping[str, Any], stack: Mapping[str, Any], rules: Mapping[
     if chips < node:
         overrides["topology.0.size"] = chips
     system = load_system(known["system"], overrides, dirs)
-    if stated["precision"] == "fp8":
-        chip = system.chip
-        # activations, messages and attention stay in 16 bits; other matrix work runs at its share of the 8-bit peak
-        peaks = {**chip.matrix_flops_per_s, "bf16": chip.matrix_peak("fp8")}
-        ratio = chip.matrix_peak("bf16") / chip.matrix_peak("fp8")
-        curve = chip.efficiency
-        curve = replace(
-            curve, matrix_max=curve.matrix_share("fp8"), attention_max=(curve.attention_max or curve.matrix_max) * ratio
-        )
-        system = replace(system, chip=replace(chip, matrix_flops_per_s=peaks, efficiency=curve))
     if "fusions" in stack:
         system = replace(system, chip=replace(system.chip, fusions=tuple(stack["fusions"])))
     if stack.get("keeps_memory"):
