@@ -67,11 +67,7 @@ def _validate_catalog(arguments: argparse.Namespace) -> int:
     reports = lint_catalogs(arguments.folders or None, arguments.catalog)
     problems = [p for r in reports for p in r.problems]
     if arguments.json:
-        print(
-            json.dumps(
-                [{**vars(r), "path": str(r.path), "hidden_by": r.hidden_by and str(r.hidden_by)} for r in reports]
-            )
-        )
+        print(json.dumps([vars(r) for r in reports], default=str))
     else:
         assuming = [r for r in reports if r.assumed]
         print(f"assumed: {sum(len(r.assumed) for r in assuming)} values of {len(assuming)} files")

@@ -142,9 +142,10 @@ def _unsourced(data: Mapping[str, Any]) -> Iterator[str]:
     sources, status = data.get("sources", {}), data.get("status", {})
     numbers = list(number_paths(data))
     for key, text in sources.items():
+        if _UNREAD not in str(text) or covered(key, status) == "assumed":
+            continue
         mine = [p for p in numbers if covered(p, sources) == text]
-        marked = covered(key, status) == "assumed" or bool(mine) and all(covered(p, status) == "assumed" for p in mine)
-        if _UNREAD in str(text) and not marked:
+        if not mine or any(covered(p, status) != "assumed" for p in mine):
             yield f"sources.{key}: {_UNREAD}, not read; cite a document that was, or set status.{key}: assumed"
 
 
@@ -152,8 +153,8 @@ def _out_of_range(kind: str, data: Mapping[str, Any], prefix: str) -> Iterator[s
     for key, dimension, least, largest in _RANGES.get(kind, ()):
         value = _value(_at(data, key), dimension)
         if value is not None and not least <= value <= largest:
-            low, high = (format_quantity(v, dimension) for v in (least, largest))
-            yield f"{prefix}{key}: {format_quantity(value, dimension)} is not between {low} and {high}; is the unit right?"
+            found, low, high = (format_quantity(v, dimension) for v in (value, least, largest))
+            yield f"{prefix}{key}: {found} is not between {low} and {high}; is the unit right?"
 
 
 def _peaks(data: Mapping[str, Any]) -> Iterator[str]:
@@ -166,7 +167,8 @@ def _peaks(data: Mapping[str, Any]) -> Iterator[str]:
     for engine, table in rates.items():
         for dtype, rate in table.items():
             if not _LEAST_PEAK <= rate <= _LARGEST_PEAK:
-                yield f"peak.{engine}.{dtype}: {format_quantity(rate, 'flop_rate')} is no chip's rate; is the unit right?"
+                found = format_quantity(rate, "flop_rate")
+                yield f"peak.{engine}.{dtype}: {found} is no chip's rate; is the unit right?"
     matrix, vector = rates.get("matrix", {}), rates.get("vector", {})
     for dtype in sorted(set(matrix) & set(vector)):
         if vector[dtype] > matrix[dtype] * (1 + _ROUNDING):
@@ -189,13 +191,14 @@ def _sizes(data: Mapping[str, Any], keys: Sequence[str], prefix: str) -> Iterato
         unit = match[2]
         if unit in _DECIMAL:
             binary = unit[0] + "iB"
+            other = number * _DECIMAL[unit] / _BINARY[binary]
             if _is_round(number):
                 exact = f"{number * _DECIMAL[unit]:_.0f} B"
                 yield (
-                    f"{prefix}{key}: {text} is {number * _DECIMAL[unit] / _BINARY[binary]:.4g} {binary}, and memories come "
-                    f"in {binary}; write {number:g} {binary}, or {exact} where the decimal size is meant"
+                    f"{prefix}{key}: {text} is {other:.4g} {binary}, and memories come in {binary}; write {number:g} "
+                    f"{binary}, or {exact} where the decimal size is meant"
                 )
-            elif _is_round(other := number * _DECIMAL[unit] / _BINARY[binary]):
+            elif _is_round(other):
                 yield f"{prefix}{key}: {text} is {other:.0f} {binary} written in {unit}; write {other:.0f} {binary}"
         elif unit in _BINARY and not float(number).is_integer():
             decimal = unit.replace("i", "")

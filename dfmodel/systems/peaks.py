@@ -49,8 +49,8 @@ def sparse_peaks(data: Mapping[str, Any]) -> Iterator[str]:
             )
         elif ratio < LEAST_RATIO:
             yield (
-                f"peak.matrix.{narrow}: {ratio:.3g} times {wide}, below {LEAST_RATIO:g} times: are the two exchanged, or is "
-                f"{wide} a peak with sparsity? If not, say so under dense.{narrow}"
+                f"peak.matrix.{narrow}: {ratio:.3g} times {wide}, below {LEAST_RATIO:g} times: are the two exchanged, "
+                f"or is {wide} a peak with sparsity? If not, say so under dense.{narrow}"
             )
 
 
