@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ValidationError
 
 from dfmodel.errors import InputError, UnknownNameError, did_you_mean
+
+if TYPE_CHECKING:
+    # pydantic takes longer to load than `list` and `show` run: only what checks a schema loads it
+    from pydantic import BaseModel, ValidationError
 
 #: Folders searched before the packaged catalogs, separated like PATH.
 CATALOG_PATH_VARIABLE = "DFMODEL_CATALOG_PATH"
@@ -24,8 +27,11 @@ MAX_FILE_BYTES = 1_000_000
 #: Deepest nesting of lists and mappings that is read.
 MAX_DEPTH = 50
 
+#: Longest chain of `alias_of` names that is followed.
+MOST_ALIASES = 10
+
 Dirs = Iterable[str | Path]
-Schema = TypeVar("Schema", bound=BaseModel)
+Schema = TypeVar("Schema", bound="BaseModel")
 
 
 def packaged_catalogs() -> Path:
@@ -65,11 +71,30 @@ def find(kind: str, name: str, dirs: Dirs = ()) -> Path:
         if not path.is_file():
             raise InputError(f"{name}: no such file (a catalog name has neither '/' nor '.yaml')")
         return path
-    for folder in catalog_dirs(dirs):
-        path = folder / kind / f"{name}.yaml"
-        if path.is_file():
-            return path
+    found = holders(kind, name, dirs)
+    if found:
+        return found[0]
     raise UnknownNameError(_singular(kind), name, list_names(kind, dirs))
+
+
+def holders(kind: str, name: str, dirs: Dirs = ()) -> list[Path]:
+    """Every catalog file called `name` in the folders `kind`, in search order: the first wins and hides the others."""
+    paths = (folder / kind / f"{name}.yaml" for folder in catalog_dirs(dirs))
+    return [path for path in paths if path.is_file()]
+
+
+def follow_alias(kind: str, path: Path, dirs: Dirs = ()) -> Path:
+    """The file that `path` is only another name for (`alias_of` without overrides), or `path` itself.
+
+    Raises UnknownNameError for a name that is not there, InputError for a circle.
+    """
+    seen = [path]
+    while len(seen) <= MOST_ALIASES:
+        data = load_yaml(seen[-1])
+        if "alias_of" not in data or data.get("overrides"):
+            return seen[-1]
+        seen.append(find(kind, str(data["alias_of"]), dirs))
+    raise InputError(f"{path}: alias_of: more than {MOST_ALIASES} aliases, one of another")
 
 
 def list_names(kind: str, dirs: Dirs = ()) -> list[str]:
@@ -123,6 +148,8 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
 
 def validated(schema: type[Schema], data: Mapping[str, Any], where: str) -> Schema:
     """`data` as a `schema`, or InputError with every problem as "file: key: what is wrong (nearest key)"."""
+    from pydantic import ValidationError
+
     try:
         return schema.model_validate(dict(data))
     except ValidationError as error:
@@ -163,6 +190,8 @@ def _schema_at(schema: type[BaseModel], location: tuple[Any, ...]) -> type[BaseM
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    from pydantic import BaseModel
+
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for part in get_args(annotation):

@@ -263,13 +263,17 @@ def _show(arguments: argparse.Namespace) -> int:
         return _show_assumptions(arguments)
     if arguments.name is None:
         raise InputError(f"show {arguments.kind}: give a name; `dfmodel list {kind}` lists them")
-    from dfmodel.catalog_files import find, load_yaml
+    from dfmodel.catalog_files import find, follow_alias, holders, load_yaml
 
     path = find(KINDS[kind], arguments.name, arguments.catalog)
     if arguments.json:
-        print(json.dumps(load_yaml(path), default=str))
-    else:
-        print(f"# {path}\n{path.read_text().rstrip()}")
+        print(json.dumps(load_yaml(follow_alias(KINDS[kind], path, arguments.catalog)), default=str))
+        return 0
+    hidden = [other for other in holders(KINDS[kind], arguments.name, arguments.catalog) if other != path]
+    print("\n".join([f"# {path}", *(f"# comes before {other}" for other in hidden), path.read_text().rstrip()]))
+    target = follow_alias(KINDS[kind], path, arguments.catalog)
+    if target != path:
+        print(f"\n# {target}\n{target.read_text().rstrip()}")
     return 0
 
 

@@ -1,9 +1,11 @@
-"""The commands `validate` and `calibrate`: how accurate the model is, and where its constants come from."""
+"""The commands `validate` and `calibrate`: how accurate the model is, whether catalogs are sound, and where constants
+come from."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,14 @@ SUITE_NAMES = ("llm-training", "llm-serving", "dlrm", "hpl", "fft", "collectives
 
 def add_validation(commands: Any, add_common: AddCommon) -> None:
     """Add both commands to a parser's."""
-    p = commands.add_parser("validate", help="predict published measurements and print the errors")
+    p = commands.add_parser("validate", help="predict published measurements and print the errors, or check catalogs")
+    p.add_argument(
+        "what",
+        nargs="?",
+        choices=("catalog",),
+        help="check catalog files instead: units, ranges, dense peaks, GB or GiB, sources; prints what is assumed",
+    )
+    p.add_argument("folders", nargs="*", metavar="DIR", type=Path, help="catalogs to check (default: all searched)")
     p.add_argument("--suite", metavar="NAME", default="all", help=f"one of {', '.join(SUITE_NAMES)} (default all)")
     p.add_argument("--data", metavar="DIR", type=Path, help="measurements of your own: CSV files with the same columns")
     p.add_argument("--out", metavar="DIR", type=Path, help="write rows.csv, tables.csv and scatter.png there")
@@ -28,6 +37,8 @@ def add_validation(commands: Any, add_common: AddCommon) -> None:
 
 
 def _validate(arguments: argparse.Namespace) -> int:
+    if arguments.what == "catalog":
+        return _validate_catalog(arguments)
     from dfmodel.validation.suites import as_json, run_suites
 
     comparisons = run_suites(arguments.suite, arguments.data)
@@ -44,6 +55,31 @@ def _validate(arguments: argparse.Namespace) -> int:
         from dfmodel.reporting.validation_report import render_validation
 
         print(render_validation(comparisons))
+    return 0
+
+
+def _validate_catalog(arguments: argparse.Namespace) -> int:
+    from dfmodel.systems.lint import lint_catalogs
+
+    missing = [f"{folder}: no such folder" for folder in arguments.folders if not folder.is_dir()]
+    if missing:
+        raise InputError(missing)
+    reports = lint_catalogs(arguments.folders or None, arguments.catalog)
+    problems = [p for r in reports for p in r.problems]
+    if arguments.json:
+        print(json.dumps([vars(r) for r in reports], default=str))
+    else:
+        assuming = [r for r in reports if r.assumed]
+        print(f"assumed: {sum(len(r.assumed) for r in assuming)} values of {len(assuming)} files")
+        for r in assuming:
+            print(f"  {r.path.parent.parent / r.kind / r.path.stem}: {', '.join(r.assumed)}")
+        for r in reports:
+            if r.hidden_by is not None:
+                print(f"hidden: {r.path}: '{r.path.stem}' is taken from {r.hidden_by}, which comes first")
+        counts = Counter(r.kind for r in reports)
+        print(f"checked: {', '.join(f'{n} {kind}' for kind, n in counts.items())}; {len(problems)} problems")
+    if problems:
+        raise InputError(problems)
     return 0
 
 

@@ -73,13 +73,17 @@ _UNITS = _units()
 
 @dataclass(frozen=True)
 class _Dimension:
-    """A kind of quantity: its name, an example to show, and the units it is printed in, small to large."""
+    """A kind of quantity: its name, an example to show, the units it is printed in, small to large, and what to
+    say of a unit that is not known."""
 
     powers: _Powers
     title: str
     example: str
     shown: tuple[str, ...]
+    unknown_unit: str = ""
 
+
+_ONE_CURRENCY = "prices are in USD: convert other currencies, and note the rate and its date in the file's sources"
 
 DIMENSIONS: dict[str, _Dimension] = {
     "bytes": _Dimension((1, 0, 0, 0, 0), "size", "80 GiB", ("B", "KiB", "MiB", "GiB", "TiB", "PiB")),
@@ -102,11 +106,13 @@ DIMENSIONS: dict[str, _Dimension] = {
     ),
     "power": _Dimension((0, 0, 0, 1, 0), "power", "700 W", ("mW", "W", "kW", "MW", "GW")),
     "energy": _Dimension((0, 1, 0, 1, 0), "energy", "3.6 MJ", ("pJ", "nJ", "uJ", "mJ", "J", "kJ", "MJ", "GJ", "TJ")),
-    "money": _Dimension((0, 0, 0, 0, 1), "price", "33000 USD", ("USD", "MUSD", "GUSD")),
+    "money": _Dimension((0, 0, 0, 0, 1), "price", "33000 USD", ("USD", "MUSD", "GUSD"), _ONE_CURRENCY),
     "energy_per_byte": _Dimension((-1, 1, 0, 1, 0), "energy per byte", "7 pJ/bit", ("pJ/B", "nJ/B", "uJ/B", "J/B")),
-    "money_per_bandwidth": _Dimension((-1, 1, 0, 0, 1), "price of bandwidth", "1 USD per GB/s", ("USD per GB/s",)),
+    "money_per_bandwidth": _Dimension(
+        (-1, 1, 0, 0, 1), "price of bandwidth", "1 USD per GB/s", ("USD per GB/s",), _ONE_CURRENCY
+    ),
     "power_per_bandwidth": _Dimension((-1, 1, 0, 1, 0), "power of bandwidth", "0.052 W per GB/s", ("W per GB/s",)),
-    "money_per_energy": _Dimension((0, -1, 0, -1, 1), "price of energy", "0.12 USD/kWh", ("USD/kWh",)),
+    "money_per_energy": _Dimension((0, -1, 0, -1, 1), "price of energy", "0.12 USD/kWh", ("USD/kWh",), _ONE_CURRENCY),
 }
 
 _QUANTITY = re.compile(
@@ -195,9 +201,9 @@ def _unit(unit: str, wanted: _Dimension) -> tuple[Fraction, _Powers]:
     except KeyError as error:
         symbol = str(error.args[0])
         same_kind = [u for u, (_, powers) in _UNITS.items() if powers == wanted.powers] or list(_UNITS)
+        said = f" ({wanted.unknown_unit})" if wanted.unknown_unit else did_you_mean(symbol, same_kind)
         raise ValueError(
-            f"unknown unit '{symbol}'{did_you_mean(symbol, same_kind)}; "
-            f"expected a {wanted.title} such as '{wanted.example}'"
+            f"unknown unit '{symbol}'{said}; expected a {wanted.title} such as '{wanted.example}'"
         ) from None
 
 

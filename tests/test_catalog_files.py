@@ -19,7 +19,7 @@ from dfmodel.errors import InputError, UnknownNameError
         ("a: 2020-13-45\n", r"YAML error: month"),
         ("? [1]\n: 2\n", r"line 1: a key must be a single word"),
         ("a: " + "[" * 60 + "]" * 60, r"line 1: nested more than 50 levels"),
-        ("[" * 500_000, r"YAML"),
+        ("[" * 500_000, r"YAML|nested more than 50 levels"),  # which of the two, the version of libyaml decides
         ("a: '" + "x" * 1_000_001 + "'", r"larger than 1,000,000 bytes"),
     ],
 )

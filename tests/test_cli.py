@@ -133,7 +133,7 @@ BAD = [
     (["optimize", "--set", "workload.dtype=fp8", "system.chip=a100_sxm_80"], "it supports bf16"),
     (["optimize", "--gap", "2"], "--gap"),
     (["optimize", "--time-limit", "-1"], "--time-limit"),
-    (["show", "chip", "h100"], "did you mean 'h100_sxm'"),
+    (["show", "chip", "h100_sx"], "did you mean 'h100_sxm'"),
     (["show", "foo", "bar"], "unknown kind 'foo'"),
 ]
 

@@ -13,13 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dfmodel.catalog_files import Dirs, catalog_dirs, find, is_path, list_names, load_yaml, validated
+from dfmodel.catalog_files import MOST_ALIASES, Dirs, catalog_dirs, find, is_path, list_names, load_yaml, validated
 from dfmodel.errors import InputError, did_you_mean
 from dfmodel.systems.chip import Chip, Efficiency, TileArray
+from dfmodel.systems.defaults import with_defaults
 from dfmodel.systems.gemm import GemmCurve
 from dfmodel.systems.memory import Memory
-from dfmodel.systems.merge import assumed_values, item_index, merged, set_value
+from dfmodel.systems.merge import assumed_values, item_index, merged, number_paths, set_value
 from dfmodel.systems.network import SWITCHED, Achieved, Dimension, Link
+from dfmodel.systems.peaks import sparse_peaks
 from dfmodel.systems.schema import (
     AliasFile,
     ChipFile,
@@ -57,21 +59,20 @@ KINDS = (
     "cases",
 )
 
-#: Longest chain of `alias_of` names that is followed.
-_LONGEST_CHAIN = 10
-
 Built = TypeVar("Built")
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """Content of a catalog entry: its data, the place to name in messages, the folder of paths in it."""
+    """Content of a catalog entry: its data, the place to name in messages, the folder of paths in it; `whole` where it
+    is a file as it stands, not keys given in place or changed."""
 
     name: str
     data: dict[str, Any]
     where: str
     folder: Path
     dirs: Dirs
+    whole: bool = False
 
     def resolve(self, kind: str, reference: Any, key: str) -> _Entry:
         """What `reference`, found at `key` of this entry, stands for: a file, or keys given in place."""
@@ -135,7 +136,7 @@ def load_system(name: str, overrides: Mapping[str, Any] | None = None, dirs: Dir
     return _system(_with_overrides(_named("systems", name, dirs), overrides or {}))
 
 
-def _named(kind: str, name: str, dirs: Dirs, folder: Path | None = None, where: str = "") -> _Entry:
+def _named(kind: str, name: str, dirs: Dirs, folder: Path | None = None, where: str = "", chain: int = 0) -> _Entry:
     dirs = tuple(dirs)
     beside = folder / name if folder is not None and is_path(name) else None
     reference = str(beside) if beside is not None and beside.is_file() else name
@@ -149,7 +150,19 @@ def _named(kind: str, name: str, dirs: Dirs, folder: Path | None = None, where: 
     stated = data.get("name", path.stem)
     if stated != path.stem:
         raise InputError(f"{path}: name: '{stated}' differs from the file's name '{path.stem}'; make them equal")
-    return _Entry(path.stem, data, str(path), path.parent, dirs)
+    if kind != "systems" and "alias_of" in data:
+        return _alias_target(kind, data, path, dirs, chain)
+    return _Entry(path.stem, data, str(path), path.parent, dirs, whole=True)
+
+
+def _alias_target(kind: str, data: dict[str, Any], path: Path, dirs: Dirs, chain: int) -> _Entry:
+    """What a file that only gives another name to a chip, memory, link or curve stands for."""
+    alias = validated(AliasFile, data, str(path))
+    if alias.overrides:
+        raise InputError(f"{path}: overrides: only systems have variants; write a file of its own, from a copy")
+    if chain == MOST_ALIASES:
+        raise InputError(f"{path}: alias_of: more than {MOST_ALIASES} aliases, one of another")
+    return _named(kind, alias.alias_of, dirs, path.parent, f"{path}: alias_of", chain + 1)
 
 
 def _memory(entry: _Entry) -> Memory:
@@ -207,8 +220,8 @@ def _achieved(entry: _Entry, spec: LinkFile, depth: int = 0) -> tuple[Achieved, 
     own = tuple(Achieved(a.efficiency, a.ramp, a.start, a.kinds, a.operations, a.algorithms) for a in spec.achieved)
     if spec.achieved_like is None:
         return own
-    if depth == _LONGEST_CHAIN:
-        raise InputError(f"{entry.where}: achieved_like: more than {_LONGEST_CHAIN} links in a row; is there a circle?")
+    if depth == MOST_ALIASES:
+        raise InputError(f"{entry.where}: achieved_like: more than {MOST_ALIASES} links in a row; is there a circle?")
     other = entry.resolve("links", spec.achieved_like, "achieved_like")
     taken = _achieved(other, validated(LinkFile, other.data, other.where), depth + 1)
     return own + tuple(replace(a, inherited=True) for a in taken)
@@ -239,10 +252,15 @@ def _efficiency(entry: _Entry) -> Efficiency:
 def _chip(entry: _Entry, memories: tuple[Memory, ...] | None = None, efficiency: Efficiency | None = None) -> Chip:
     """`memories` and `efficiency` replace those of the chip's file."""
     problems = _Problems()
-    spec = problems.attempt(validated, ChipFile, entry.data, entry.where)
-    data = entry.data
+    data, filled = with_defaults(entry.data)
+    spec = problems.attempt(validated, ChipFile, data, entry.where)
+    if entry.whole:
+        # A changed peak is a question asked, not a slip.
+        problems.found += [f"{entry.where}: {p}" for p in sparse_peaks(data)]
+    of_memories: tuple[str, ...] = ()
     if memories is None and data.get("memory") is not None:
         memories = problems.attempt(_memories, entry, data["memory"], "memory")
+        of_memories = problems.attempt(_assumed_of_memories, entry, data["memory"]) or ()
     if efficiency is None:
         reference, key = data.get("efficiency"), "efficiency"
         if reference is None:
@@ -276,8 +294,23 @@ def _chip(entry: _Entry, memories: tuple[Memory, ...] | None = None, efficiency:
         price_usd=spec.price,
         reconfiguration_s=spec.reconfiguration,
         fusions=spec.fusions,
-        assumed=assumed_values(data),
+        assumed=tuple(dict.fromkeys((*assumed_values(data), *filled, *of_memories))),
     )
+
+
+def _assumed_of_memories(entry: _Entry, references: Any) -> tuple[str, ...]:
+    """Keys of what the files of named memories assume; values given in place are the chip's own."""
+    listed = references if isinstance(references, list) else [references]
+    found: list[str] = []
+    for position, reference in enumerate(listed):
+        key = f"memory.{position}" if len(listed) > 1 else "memory"
+        base = reference.get("base") if isinstance(reference, dict) else reference
+        if not isinstance(base, str):
+            continue
+        own = set(number_paths(reference)) if isinstance(reference, dict) else set()
+        file = entry.resolve("memories", base, key)
+        found += [f"{key}.{path}" for path in assumed_values(file.data) if path not in own]
+    return tuple(found)
 
 
 def _with_overrides(entry: _Entry, overrides: Mapping[str, Any]) -> _Entry:
@@ -285,7 +318,7 @@ def _with_overrides(entry: _Entry, overrides: Mapping[str, Any]) -> _Entry:
     layers = [overrides]
     title: dict[str, Any] = {}
     name = ""
-    for _ in range(_LONGEST_CHAIN):
+    for _ in range(MOST_ALIASES):
         if "alias_of" not in entry.data:
             break
         alias = validated(AliasFile, entry.data, entry.where)
@@ -294,7 +327,7 @@ def _with_overrides(entry: _Entry, overrides: Mapping[str, Any]) -> _Entry:
             name, title = entry.name, {"title": alias.title} if alias.title else {}
         entry = _named("systems", alias.alias_of, entry.dirs, entry.folder, f"{entry.where}: alias_of")
     else:
-        raise InputError(f"{entry.where}: alias_of: more than {_LONGEST_CHAIN} aliases, one of another")
+        raise InputError(f"{entry.where}: alias_of: more than {MOST_ALIASES} aliases, one of another")
     if not any(layers):
         return entry
     data = {**copy.deepcopy(entry.data), **title}

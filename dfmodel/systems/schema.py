@@ -169,11 +169,28 @@ class EfficiencyFile(_Part):
     source: str
 
 
+def _by_dtype(value: object) -> object:
+    if isinstance(value, dict):
+        return value
+    stated = value if isinstance(value, str) else "989 TFLOP/s"
+    raise ValueError(f"a peak without its dtype; write {{bf16: {stated}}}, one entry per dtype")
+
+
+Peaks = Annotated[dict[Dtype, FlopRate], BeforeValidator(_by_dtype)]
+
+
 class PeakFile(_Part):
     """Dense peaks per dtype."""
 
-    matrix: dict[Dtype, FlopRate] = {}
-    vector: dict[Dtype, FlopRate] = {}
+    matrix: Peaks = {}
+    vector: Peaks = {}
+
+
+def _by_unit(value: object) -> object:
+    if isinstance(value, dict | PeakFile):
+        return value
+    stated = value if isinstance(value, str) else "989 TFLOP/s"
+    raise ValueError(f"a peak without its unit and dtype; write peak: {{matrix: {{bf16: {stated}}}}}")
 
 
 class TilesFile(_Part):
@@ -187,11 +204,16 @@ class TilesFile(_Part):
 
 
 class ChipFile(_Sourced):
-    """A chip; peaks come from `peak`, from `tiles`, or from both for different dtypes."""
+    """A chip; peaks come from `peak`, from `tiles`, or from both for different dtypes.
+
+    `dense` names the dtypes whose peak is dense though its ratio to a wider type's looks sparse, and what says so
+    (see dfmodel.systems.peaks). What a file leaves out is filled by dfmodel.systems.defaults.
+    """
 
     kind: str = Field(min_length=1)
     execution: Literal["dataflow", "kernel_by_kernel"]
-    peak: PeakFile = PeakFile()
+    peak: Annotated[PeakFile, BeforeValidator(_by_unit)] = PeakFile()
+    dense: dict[Dtype, str] = {}
     tiles: TilesFile | None = None
     sram: Bytes
     memory: References
