@@ -43,7 +43,9 @@ _Powers = tuple[int, int, int, int, int, int]
 _NO_UNIT: _Powers = (0, 0, 0, 0, 0, 0)
 
 #: Currencies people write by mistake: prices are in USD, and no rate is assumed.
-_CURRENCIES = frozenset(("EUR", "GBP", "JPY", "CNY", "RMB", "KRW", "TWD", "INR", "CHF", "CAD", "AUD", "€", "£", "¥", "$"))
+_CURRENCIES = frozenset(
+    ("EUR", "GBP", "JPY", "CNY", "RMB", "KRW", "TWD", "INR", "CHF", "CAD", "AUD", "€", "£", "¥", "$")
+)
 
 
 def _units() -> dict[str, tuple[Fraction, _Powers]]:
@@ -117,16 +119,12 @@ DIMENSIONS: dict[str, _Dimension] = {
     "money_per_bandwidth": _Dimension((-1, 1, 0, 0, 1, 0), "price of bandwidth", "1 USD per GB/s", ("USD per GB/s",)),
     "power_per_bandwidth": _Dimension((-1, 1, 0, 1, 0, 0), "power of bandwidth", "0.052 W per GB/s", ("W per GB/s",)),
     "money_per_size": _Dimension((-1, 0, 0, 0, 1, 0), "price of memory", "12 USD/GB", ("USD/GB",)),
-    "energy_per_flop": _Dimension(
-        (0, 1, -1, 1, 0, 0), "energy per operation", "0.3 pJ/FLOP", ("pJ/FLOP", "nJ/FLOP")
-    ),
+    "energy_per_flop": _Dimension((0, 1, -1, 1, 0, 0), "energy per operation", "0.3 pJ/FLOP", ("pJ/FLOP", "nJ/FLOP")),
     "length": _Dimension((0, 0, 0, 0, 0, 1), "length", "300 mm", ("um", "mm", "cm")),
     "area": _Dimension((0, 0, 0, 0, 0, 2), "area", "814 mm2", ("um2", "mm2", "cm2")),
     "per_area": _Dimension((0, 0, 0, 0, 0, -2), "number per area", "0.1 /cm2", ("/cm2",)),
     "area_per_size": _Dimension((-1, 0, 0, 0, 0, 2), "area of memory", "0.5 mm2/MiB", ("mm2/MiB",)),
-    "area_per_rate": _Dimension(
-        (0, 1, -1, 0, 0, 2), "area of compute", "0.3 mm2 per TFLOP/s", ("mm2 per TFLOP/s",)
-    ),
+    "area_per_rate": _Dimension((0, 1, -1, 0, 0, 2), "area of compute", "0.3 mm2 per TFLOP/s", ("mm2 per TFLOP/s",)),
     "area_per_bandwidth": _Dimension(
         (-1, 1, 0, 0, 0, 2), "area of an interface", "0.1 mm2 per GB/s", ("mm2 per GB/s",)
     ),

@@ -331,7 +331,7 @@ def test_idle_chips() -> None:
     "settings,text",
     [
         ({"plan.objective": "speed"}, "must be one of time, cost, energy"),
-        ({"plan.objective": "cost"}, "price of chip 'h100_sxm' is not stated"),
+        ({"plan.objective": "cost", "cost": "stated"}, "price of chip 'h100_sxm' is not stated"),
         ({"plan.at_most_power": "3 parsecs"}, "plan.at_most_power"),
         ({"plan.best": 0}, "plan.best"),
         ({"plan.within": "much"}, "plan.within"),

@@ -256,9 +256,19 @@ def boundary_send_s(workload: Workload, plan: Plan, context: Context, blocks: Se
     """
     if plan.degree("pipeline") == 1 or (context.assumptions.iteration.hide_sends and plan.chunks > 1):
         return 0.0
+    size = boundary_bytes(workload, context, blocks)
+    whole = float(context.model("point_to_point", size, plan.groups["pipeline"]))
+    if context.sequence or context.chips == 1:
+        return whole
+    share = float(context.model("point_to_point", size / context.chips, plan.groups["pipeline"]))
+    return min(whole, share + context.collective_s("all_gather", size))
+
+
+def boundary_bytes(workload: Workload, context: Context, blocks: Sequence[BlockEvaluation]) -> float:
+    """Bytes of one micro-batch's activations that a chip hands to the next stage."""
     main = main_block([n for _, n in workload.blocks])
     block = blocks[main].block
-    size = sum(
+    return sum(
         block.tensors[t].bytes_in(
             "token" if context.sequence and "token" in block.tensors[t].dims else "replicated", context.chips
         )
@@ -267,11 +277,6 @@ def boundary_send_s(workload: Workload, plan: Plan, context: Context, blocks: Se
         and block.by_name[block.producer[t]].phase == "forward"
         and block.tensors[t].role == "activation"
     )
-    whole = float(context.model("point_to_point", size, plan.groups["pipeline"]))
-    if context.sequence or context.chips == 1:
-        return whole
-    share = float(context.model("point_to_point", size / context.chips, plan.groups["pipeline"]))
-    return min(whole, share + context.collective_s("all_gather", size))
 
 
 def amortised(workload: Workload, plan: Plan, context: Context, block: BlockEvaluation) -> Iteration:

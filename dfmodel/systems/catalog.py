@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from dfmodel.catalog_files import Dirs, catalog_dirs, find, is_path, list_names, load_yaml, validated
 from dfmodel.errors import InputError, did_you_mean
-from dfmodel.systems.chip import Chip, Efficiency, TileArray
+from dfmodel.systems.chip import Chip, Efficiency, OperationEnergy, TileArray
 from dfmodel.systems.gemm import GemmCurve
 from dfmodel.systems.memory import Memory
 from dfmodel.systems.merge import assumed_values, item_index, merged, set_value
@@ -55,6 +55,8 @@ KINDS = (
     "models",
     "graphs",
     "cases",
+    "costs",
+    "processes",
 )
 
 #: Longest chain of `alias_of` names that is followed.
@@ -163,6 +165,7 @@ def _memory(entry: _Entry) -> Memory:
         usd=spec.price,
         w=spec.power,
         j_per_byte=spec.energy,
+        assumed=_money_keys(entry.data),
     )
 
 
@@ -199,7 +202,18 @@ def _link(entry: _Entry, links_here: int | None) -> Link:
         switch_w_per_byte_per_s=spec.switch_power_per_bandwidth,
         j_per_byte=spec.energy,
         achieved=_achieved(entry, spec),
+        assumed=_money_keys(entry.data),
     )
+
+
+def _money_keys(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """What of a memory's or link's price, power and energy no source states, as reports call it."""
+    found = []
+    for key in assumed_values(data):
+        word = key.removesuffix("_per_bandwidth").replace("_", " ")
+        if word.removeprefix("switch ") in ("price", "power", "energy"):
+            found.append(word)
+    return tuple(dict.fromkeys(found))
 
 
 def _achieved(entry: _Entry, spec: LinkFile, depth: int = 0) -> tuple[Achieved, ...]:
@@ -274,6 +288,7 @@ def _chip(entry: _Entry, memories: tuple[Memory, ...] | None = None, efficiency:
         tiles=tiles,
         power_w=spec.power,
         price_usd=spec.price,
+        energy=OperationEnergy(dict(spec.energy.matrix), spec.energy.vector, spec.energy.sram),
         reconfiguration_s=spec.reconfiguration,
         fusions=spec.fusions,
         assumed=assumed_values(data),

@@ -85,6 +85,16 @@ class Efficiency:
 
 
 @dataclass(frozen=True)
+class OperationEnergy:
+    """Joules of what a chip does, where known: of matrix work per FLOP by format, of vector work per FLOP, and of a
+    byte read from or written to its on-chip memory. Leakage, clocks and control are not part of it."""
+
+    matrix_j_per_flop: Mapping[str, float] = field(default_factory=dict)
+    vector_j_per_flop: float | None = None
+    sram_j_per_byte: float | None = None
+
+
+@dataclass(frozen=True)
 class Chip:
     """A chip. Peaks are dense, per dtype; `memories` go from the fastest tier outwards."""
 
@@ -100,6 +110,7 @@ class Chip:
     tiles: TileArray | None = None
     power_w: float | None = None
     price_usd: float | None = None
+    energy: OperationEnergy = OperationEnergy()
     reconfiguration_s: float = 0.0
     #: What a kernel-by-kernel chip's software can run as one kernel: see FUSIONS.
     fusions: tuple[Fusion, ...] = ()

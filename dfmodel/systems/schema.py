@@ -50,12 +50,16 @@ def _size(value: object) -> int | str:
 Bandwidth = Annotated[float, _quantity("bandwidth"), Field(gt=0)]
 Bytes = Annotated[float, _quantity("bytes")]
 Capacity = Annotated[float, BeforeValidator(_capacity), Field(gt=0)]
+Area = Annotated[float, _quantity("area"), Field(ge=0)]
+EnergyPerFlop = Annotated[float, _quantity("energy_per_flop")]
 EnergyPerByte = Annotated[float, _quantity("energy_per_byte")]
 Flops = Annotated[float, _quantity("flops")]
 FlopRate = Annotated[float, _quantity("flop_rate"), Field(gt=0)]
 Frequency = Annotated[float, _quantity("frequency"), Field(gt=0)]
 Money = Annotated[float, _quantity("money")]
 MoneyPerBandwidth = Annotated[float, _quantity("money_per_bandwidth")]
+MoneyPerEnergy = Annotated[float, _quantity("money_per_energy")]
+MoneyPerSize = Annotated[float, _quantity("money_per_size")]
 Power = Annotated[float, _quantity("power")]
 PowerPerBandwidth = Annotated[float, _quantity("power_per_bandwidth")]
 Time = Annotated[float, _quantity("time")]
@@ -70,11 +74,13 @@ Dtype = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8"]
 Status = Literal["datasheet", "measured", "assumed", "study"]
 
 
-class _Part(BaseModel):
+class SpecPart(BaseModel):
+    """Keys of a catalog file; unknown ones are refused."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class _Sourced(_Part):
+class Sourced(SpecPart):
     """A catalog entry. `sources` and `status` go from a key path (or "*", the whole file) to its origin."""
 
     name: str | None = None
@@ -84,20 +90,20 @@ class _Sourced(_Part):
     status: dict[str, Status] = {}
 
 
-class MemoryFile(_Sourced):
+class MemoryFile(Sourced):
     """One memory tier of one chip."""
 
     capacity: Capacity = Field(description="a size, or `unlimited`")
     bandwidth: Bandwidth
     convention: Literal["peak, read plus write"]
-    price_per_bandwidth: MoneyPerBandwidth = 0.0
-    power_per_bandwidth: PowerPerBandwidth = 0.0
-    price: Money = 0.0
-    power: Power = 0.0
+    price_per_bandwidth: MoneyPerBandwidth | None = None
+    power_per_bandwidth: PowerPerBandwidth | None = None
+    price: Money | None = None
+    power: Power | None = None
     energy: EnergyPerByte | None = None
 
 
-class AchievedFile(_Part):
+class AchievedFile(SpecPart):
     """What collectives reach of a link; see dfmodel.systems.network.Achieved."""
 
     kinds: tuple[DimensionKind, ...] = ()
@@ -121,23 +127,23 @@ class AchievedFile(_Part):
         return self
 
 
-class LinkFile(_Sourced):
+class LinkFile(Sourced):
     """A link; `links` is how many of them a chip has. `achieved_like` names a link whose `achieved` is assumed here."""
 
     bandwidth: Bandwidth
     convention: Literal["per link and direction", "per chip and direction"]
     links: int | None = Field(None, ge=1)
     latency: Time = 0.0
-    price_per_bandwidth: MoneyPerBandwidth = 0.0
-    power_per_bandwidth: PowerPerBandwidth = 0.0
-    switch_price_per_bandwidth: MoneyPerBandwidth = 0.0
-    switch_power_per_bandwidth: PowerPerBandwidth = 0.0
+    price_per_bandwidth: MoneyPerBandwidth | None = None
+    power_per_bandwidth: PowerPerBandwidth | None = None
+    switch_price_per_bandwidth: MoneyPerBandwidth | None = None
+    switch_power_per_bandwidth: PowerPerBandwidth | None = None
     energy: EnergyPerByte | None = None
     achieved: tuple[AchievedFile, ...] = ()
     achieved_like: str | None = None
 
 
-class GemmFile(_Part):
+class GemmFile(SpecPart):
     """Shape dependence of matrix work; see dfmodel.systems.gemm.GemmCurve."""
 
     units: int = Field(ge=1)
@@ -146,7 +152,7 @@ class GemmFile(_Part):
     blend: float = Field(ge=1)
 
 
-class EfficiencyFile(_Part):
+class EfficiencyFile(SpecPart):
     """Achieved share of peak by size; see dfmodel.systems.chip.Efficiency."""
 
     name: str | None = None
@@ -169,14 +175,14 @@ class EfficiencyFile(_Part):
     source: str
 
 
-class PeakFile(_Part):
+class PeakFile(SpecPart):
     """Dense peaks per dtype."""
 
     matrix: dict[Dtype, FlopRate] = {}
     vector: dict[Dtype, FlopRate] = {}
 
 
-class TilesFile(_Part):
+class TilesFile(SpecPart):
     """Compute tiles; `dtypes` are those that run at 2 x count x lanes x stages x clock FLOP/s."""
 
     count: int = Field(ge=1)
@@ -186,7 +192,15 @@ class TilesFile(_Part):
     dtypes: list[Dtype] = Field(min_length=1)
 
 
-class ChipFile(_Sourced):
+class ChipEnergyFile(SpecPart):
+    """Energy of matrix work by format, of vector work, and of a byte read from or written to on-chip memory."""
+
+    matrix: dict[Dtype, EnergyPerFlop] = {}
+    vector: EnergyPerFlop | None = None
+    sram: EnergyPerByte | None = None
+
+
+class ChipFile(Sourced):
     """A chip; peaks come from `peak`, from `tiles`, or from both for different dtypes."""
 
     kind: str = Field(min_length=1)
@@ -198,6 +212,7 @@ class ChipFile(_Sourced):
     efficiency: Reference | None = None
     power: Power | None = None
     price: Money | None = None
+    energy: ChipEnergyFile = ChipEnergyFile()
     reconfiguration: Time = 0.0
     fusions: tuple[Fusion, ...] = ()
 
@@ -214,7 +229,54 @@ class ChipFile(_Sourced):
         return self
 
 
-class DimensionFile(_Part):
+class PriceInputs(SpecPart):
+    """Prices: of a chip (`chip` for all, else by kind), of memory outside its package, of links and switch ports."""
+
+    chip: Money | None = None
+    chip_of_kind: dict[str, Money] = {}
+    memory_per_capacity: dict[str, MoneyPerSize] = {}
+    link_per_bandwidth: dict[str, MoneyPerBandwidth] = {}
+    switch_per_bandwidth: dict[str, MoneyPerBandwidth] = {}
+
+
+class PowerInputs(SpecPart):
+    """Power of a chip: `chip` for all, else by kind."""
+
+    chip: Power | None = None
+    chip_of_kind: dict[str, Power] = {}
+
+
+class EnergyInputs(SpecPart):
+    """Energy of an operation by format, of a byte on the chip, and of a byte through memory, a link, a switch port."""
+
+    matrix: dict[Dtype, EnergyPerFlop] = {}
+    vector: EnergyPerFlop | None = None
+    sram: EnergyPerByte | None = None
+    memory: dict[str, EnergyPerByte] = {}
+    link: dict[str, EnergyPerByte] = {}
+    switch: dict[str, EnergyPerByte] = {}
+
+
+class OperationInputs(SpecPart):
+    """How a system is run: see dfmodel.systems.system.Operation."""
+
+    pue: float = Field(1.0, ge=1, le=5)
+    electricity: MoneyPerEnergy | None = None
+    amortisation: Time | None = Field(None, gt=0)
+    utilisation: Share | None = None
+
+
+class CostFile(Sourced):
+    """Assumed inputs of cost and energy. `in_package` lists memories whose price and power are part of the chip's."""
+
+    price: PriceInputs = PriceInputs()
+    power: PowerInputs = PowerInputs()
+    energy: EnergyInputs = EnergyInputs()
+    in_package: tuple[str, ...] = ()
+    operation: OperationInputs = OperationInputs()
+
+
+class DimensionFile(SpecPart):
     """One dimension; `size` is a number or the name of one of the system's parameters."""
 
     name: str
@@ -227,7 +289,7 @@ class DimensionFile(_Part):
     pod_size: int | None = Field(None, ge=1)
 
 
-class SystemFile(_Sourced):
+class SystemFile(Sourced):
     """A system; `memory` and `efficiency` replace the chip's, `link` serves dimensions that name none."""
 
     chip: Reference
@@ -249,7 +311,7 @@ class SystemFile(_Sourced):
         return self
 
 
-class AliasFile(_Part):
+class AliasFile(SpecPart):
     """Another name for a system, or a variant of it: `overrides` as in load_system."""
 
     alias_of: str

@@ -12,6 +12,23 @@ from dfmodel.systems.network import Dimension
 
 
 @dataclass(frozen=True)
+class Operation:
+    """How a system is run, with what it costs to run it.
+
+    `pue` is the facility's power over that of what it computes with; `amortisation_s` the time over which the price is
+    written off, of which the system works the share `utilisation`; None where nothing is stated. `assumed` are the keys
+    that no source states, `source` the file of catalogs/costs they come from.
+    """
+
+    pue: float = 1.0
+    usd_per_j: float | None = None
+    amortisation_s: float | None = None
+    utilisation: float | None = None
+    assumed: tuple[str, ...] = ()
+    source: str = ""
+
+
+@dataclass(frozen=True)
 class System:
     """`dimensions` go from the innermost (fastest) outwards; their sizes multiply to the number of chips.
 
@@ -26,6 +43,7 @@ class System:
     high_bandwidth_domain: int | None = None
     #: How many copies of the job the system runs side by side on equal shares of its chips.
     copies: int = 1
+    operation: Operation = Operation()
     #: Other user-facing parameters (nodes, ...), shown with the run.
     facts: Mapping[str, object] = field(default_factory=dict)
 
