@@ -208,4 +208,6 @@ def _line(mark: Any) -> str:
 
 
 def _singular(kind: str) -> str:
+    if kind.endswith("sses"):
+        return kind.removesuffix("es")
     return f"{kind.removesuffix('ies')}y" if kind.endswith("ies") else kind.removesuffix("s")

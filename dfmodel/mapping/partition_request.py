@@ -43,7 +43,8 @@ def with_request(p: PartitionProblem, request: PartitionRequest, context: Contex
 
 def total_limits(limits: Mapping[str, float], context: Context) -> list[TotalLimit]:
     """Limits with their prices: traffic counts bytes, energy the chip's power for the time and the memory's energy
-    per byte where the chip's power does not include it. Raises InputError where the chip states no power or its memory no energy."""
+    per byte where the chip's power does not include it. Raises InputError where the chip states no power or its memory
+    no energy."""
     found = []
     chip = context.system.chip
     for name, most in limits.items():

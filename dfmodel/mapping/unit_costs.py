@@ -22,6 +22,9 @@ _OPERATION = {
     "amortisation": ("amortisation", ""),
     "utilisation": ("utilisation", ""),
 }
+#: Figures of the silicon model whose names end in their unit.
+_SILICON_UNITS = ("die_mm2", "die_usd", "package_usd", "price_usd")
+
 _YEAR_S = 365 * 86400
 
 
@@ -66,6 +69,26 @@ def cost_of(system: System, chips_used: int, seconds: float, units: float, unit:
         f"usd_per_{unit}_electricity": _per(electricity, units),
         "operation": operation_of(system),
         "bill": bill(system),
+        "silicon": silicon_of(system),
+    }
+
+
+def silicon_of(system: System) -> dict[str, Any] | None:
+    """How the chip is made, where its price follows from that: mm2 by part of one die, yield, USD."""
+    made = system.chip.silicon
+    if made is None:
+        return None
+    return {
+        "process": made.process,
+        "dies": made.dies,
+        "stacks": made.stacks,
+        "die_mm2": made.die_m2 * 1e6,
+        "parts_mm2": {name: size * 1e6 for name, size in made.parts_m2.items()},
+        "dies_per_wafer": made.dies_per_wafer,
+        "die_yield": made.die_yield,
+        "die_usd": made.die_usd,
+        "package_usd": made.package_usd,
+        "price_usd": made.price_usd,
     }
 
 
@@ -88,8 +111,8 @@ def power_of(system: System) -> dict[str, Any]:
 def energy_of(
     system: System, work: Work, dtype: str, chips_used: int, seconds: float, units: float, unit: str
 ) -> dict[str, Any]:
-    """Two figures of one iteration: stated power for its time at the facility's PUE, and the sum of what it computes and
-    moves (mapping/energy.py) at the facility's PUE."""
+    """Two figures of one iteration, both at the facility's PUE: stated power for its time, and the sum of what it
+    computes and moves (mapping/energy.py)."""
     pue = system.operation.pue
     stated = _facility_j(system, chips_used, seconds)
     parts, unknown = joules_of(work, system, dtype)
@@ -162,6 +185,9 @@ def assumed_inputs(system: System) -> list[str]:
     ]
     if shown:
         found.append(f"{', '.join(shown)} (costs/{system.operation.source})")
+    made = system.chip.silicon
+    if made is not None:
+        found.append(f"silicon of chip '{system.chip.name}': areas, yield and prices of processes/{made.process}")
     return list(dict.fromkeys([*found, *_assumed_energies(system)]))
 
 
@@ -196,6 +222,11 @@ def cost_rows(cost: Mapping[str, Any], metrics: Mapping[str, float | None]) -> l
     for line in cost["bill"]:
         rows.append(_row(f"price of {line['item']}", line["usd"], "USD", line["usd_status"]))
         rows.append(_row(f"power of {line['item']}", line["w"], "W", line["w_status"]))
+    rows += [
+        _row(f"silicon {key}", value, key.rpartition("_")[2] if key in _SILICON_UNITS else "", "assumed")
+        for key, value in (cost["silicon"] or {}).items()
+        if isinstance(value, int | float)
+    ]
     units = {"pue": "", "electricity": "USD/J", "amortisation": "s", "utilisation": ""}
     rows += [_row(_OPERATION[key][0], o["value"], units[key], o["status"]) for key, o in cost["operation"].items()]
     rows += [

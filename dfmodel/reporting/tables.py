@@ -107,8 +107,17 @@ def _summary(result: Result) -> list[tuple[str, str]]:
 
 
 def _per_unit(result: Result, unit: str) -> list[tuple[str, str]]:
-    """What a unit of work costs and takes."""
+    """How the chip is made, where that is modelled; what a unit of work costs and takes."""
     rows = []
+    made = result.cost["silicon"]
+    if made is not None:
+        rows.append(
+            (
+                "silicon",
+                f"{made['dies']} x {made['die_mm2']:,.0f} mm2 on {made['process']}, yield {100 * made['die_yield']:.1f} %, "
+                f"package {made['package_usd']:,.0f} USD, price {made['price_usd']:,.0f} USD",
+            )
+        )
     usd = result.metrics[f"usd_per_M{unit}"]
     parts = ((n, result.cost[f"usd_per_{unit}_{k}"]) for n, k in (("price", "written_off"), ("electricity",) * 2))
     if usd is not None:

@@ -27,8 +27,11 @@ from dfmodel.systems.schema import (
     EfficiencyFile,
     LinkFile,
     MemoryFile,
+    ProcessFile,
     SystemFile,
 )
+from dfmodel.systems.silicon import Process, silicon
+from dfmodel.systems.silicon_files import demand_of, process_of
 from dfmodel.systems.system import System
 
 __all__ = [
@@ -125,6 +128,11 @@ def load_link(name: str, dirs: Dirs = ()) -> Link:
 def load_efficiency(name: str, dirs: Dirs = ()) -> Efficiency:
     """The efficiency curve `name`."""
     return _efficiency(_named("efficiency", name, dirs))
+
+
+def load_process(name: str, dirs: Dirs = ()) -> Process:
+    """The semiconductor process `name`."""
+    return _process(_named("processes", name, dirs))
 
 
 def load_system(name: str, overrides: Mapping[str, Any] | None = None, dirs: Dirs = ()) -> System:
@@ -266,6 +274,10 @@ def _chip(entry: _Entry, memories: tuple[Memory, ...] | None = None, efficiency:
             reference = {"base": data["kind"], **reference}
         if reference != "":
             efficiency = problems.attempt(lambda: _efficiency(entry.resolve("efficiency", reference, key)))
+    process = None
+    stated = data.get("silicon")
+    if isinstance(stated, dict) and isinstance(stated.get("process"), str | dict):
+        process = problems.attempt(lambda: _process(entry.resolve("processes", stated["process"], "silicon.process")))
     problems.raise_any()
     assert spec is not None and memories is not None and efficiency is not None
     matrix: dict[str, float] = dict(spec.peak.matrix)
@@ -275,6 +287,10 @@ def _chip(entry: _Entry, memories: tuple[Memory, ...] | None = None, efficiency:
         tiles = TileArray(spec.tiles.count, spec.tiles.lanes, spec.tiles.stages, spec.tiles.clock)
         matrix |= dict.fromkeys(spec.tiles.dtypes, tiles.matrix_flops_per_s)
         vector |= dict.fromkeys(spec.tiles.dtypes, tiles.vector_flops_per_s)
+    made = None
+    if spec.silicon is not None and process is not None:
+        where = f"{entry.where}: silicon"
+        made = silicon(process, demand_of(spec.silicon, matrix, spec.sram, memories, where), where)
     return Chip(
         name=entry.name,
         title=spec.title or entry.name,
@@ -287,12 +303,17 @@ def _chip(entry: _Entry, memories: tuple[Memory, ...] | None = None, efficiency:
         efficiency=efficiency,
         tiles=tiles,
         power_w=spec.power,
-        price_usd=spec.price,
+        price_usd=spec.price if made is None else made.price_usd,
+        silicon=made,
         energy=OperationEnergy(dict(spec.energy.matrix), spec.energy.vector, spec.energy.sram),
         reconfiguration_s=spec.reconfiguration,
         fusions=spec.fusions,
-        assumed=assumed_values(data),
+        assumed=assumed_values(data) + (() if made is None else ("price",)),
     )
+
+
+def _process(entry: _Entry) -> Process:
+    return process_of(validated(ProcessFile, entry.data, entry.where), entry.name)
 
 
 def _with_overrides(entry: _Entry, overrides: Mapping[str, Any]) -> _Entry:
@@ -379,6 +400,7 @@ def _system(entry: _Entry) -> System:
         dimensions=tuple(d for d in dimensions if d is not None),
         high_bandwidth_domain=spec.high_bandwidth_domain,
         copies=spec.copies,
+        wiring=spec.wiring,
         facts={**spec.parameters, **spec.facts},
     )
     if spec.chips is not None and spec.chips != system.chips:

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from dfmodel.errors import InputError
 from dfmodel.systems.gemm import GemmCurve
 from dfmodel.systems.memory import Memory
+from dfmodel.systems.silicon import Silicon
 
 #: attention: scores, softmax and context in one kernel; epilogue: elementwise work after a matrix kernel that makes
 #: its operand; elementwise: elementwise kernels in a row, norms included.
@@ -111,6 +112,8 @@ class Chip:
     power_w: float | None = None
     price_usd: float | None = None
     energy: OperationEnergy = OperationEnergy()
+    #: How it is made, where its price follows from that.
+    silicon: Silicon | None = None
     reconfiguration_s: float = 0.0
     #: What a kernel-by-kernel chip's software can run as one kernel: see FUSIONS.
     fusions: tuple[Fusion, ...] = ()

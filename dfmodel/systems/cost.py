@@ -129,7 +129,7 @@ def _memory(memory: Memory, chips: int) -> CostItem:
 
 def _network(system: System) -> Iterator[CostItem]:
     """Links, then switch ports, of each dimension that has any."""
-    for dimension, wires in zip(system.dimensions, wiring(system.dimensions), strict=True):
+    for dimension, wires in zip(system.dimensions, wiring(system.dimensions, system.wiring), strict=True):
         link = dimension.link
         per_place = link.bytes_per_s * wires.lanes
         if wires.links:

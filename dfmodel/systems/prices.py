@@ -8,18 +8,14 @@ beginning that fits, else `other`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 
 from dfmodel.systems.chip import Chip, OperationEnergy
 from dfmodel.systems.memory import Memory
-from dfmodel.systems.merge import covered
+from dfmodel.systems.merge import OTHER, by_beginning, covered
 from dfmodel.systems.network import Link
 from dfmodel.systems.schema import CostFile, OperationInputs
 from dfmodel.systems.system import Operation, System
-
-#: The entry of a table for what none of its other keys begins.
-OTHER = "other"
 
 
 def priced(system: System, inputs: CostFile) -> System:
@@ -29,12 +25,6 @@ def priced(system: System, inputs: CostFile) -> System:
     chip = replace(_chip(chip, inputs), memories=tuple(_memory(m, inputs) for m in chip.memories))
     dimensions = tuple(replace(d, link=_link(d.link, inputs)) for d in system.dimensions)
     return replace(system, chip=chip, dimensions=dimensions, operation=_operation(inputs))
-
-
-def by_beginning(table: Mapping[str, float], name: str) -> float | None:
-    """The entry of `table` with the longest key that `name` begins with, else the one called `other`."""
-    found = [key for key in table if name.startswith(key)]
-    return table[max(found, key=len)] if found else table.get(OTHER)
 
 
 def _chip(chip: Chip, inputs: CostFile) -> Chip:

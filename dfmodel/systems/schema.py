@@ -17,6 +17,8 @@ from dfmodel.errors import did_you_mean
 from dfmodel.systems.algorithms import ALGORITHMS
 from dfmodel.systems.chip import Fusion
 from dfmodel.systems.network import Collective, DimensionKind
+from dfmodel.systems.silicon import YieldModel
+from dfmodel.systems.wiring import WiringRule
 
 
 def _quantity(dimension: str) -> BeforeValidator:
@@ -50,7 +52,13 @@ def _size(value: object) -> int | str:
 Bandwidth = Annotated[float, _quantity("bandwidth"), Field(gt=0)]
 Bytes = Annotated[float, _quantity("bytes")]
 Capacity = Annotated[float, BeforeValidator(_capacity), Field(gt=0)]
-Area = Annotated[float, _quantity("area"), Field(ge=0)]
+Area = Annotated[float, _quantity("area"), Field(gt=0)]
+AreaPerBandwidth = Annotated[float, _quantity("area_per_bandwidth")]
+AreaPerRate = Annotated[float, _quantity("area_per_rate")]
+AreaPerSize = Annotated[float, _quantity("area_per_size")]
+Length = Annotated[float, _quantity("length")]
+PerArea = Annotated[float, _quantity("per_area")]
+MoneyPerArea = Annotated[float, _quantity("money_per_area")]
 EnergyPerFlop = Annotated[float, _quantity("energy_per_flop")]
 EnergyPerByte = Annotated[float, _quantity("energy_per_byte")]
 Flops = Annotated[float, _quantity("flops")]
@@ -192,6 +200,43 @@ class TilesFile(SpecPart):
     dtypes: list[Dtype] = Field(min_length=1)
 
 
+class ProcessFile(Sourced):
+    """A semiconductor process and the package around it; see dfmodel.systems.silicon."""
+
+    wafer_price: Money
+    wafer_diameter: Length
+    edge_exclusion: Length
+    scribe: Length
+    reticle: Area
+    defect_density: PerArea
+    yield_model: YieldModel
+    clustering: float = Field(3.0, gt=0)
+    compute_area: AreaPerRate
+    sram_area: AreaPerSize
+    memory_interface_area: dict[str, AreaPerBandwidth]
+    link_interface_area: AreaPerBandwidth
+    other_share: float = Field(ge=0, lt=1)
+    stack_price: Money
+    stack_area: Area
+    package_price: MoneyPerArea
+    bonding_yield: Share
+    test_price: Money
+    gross_margin: float = Field(ge=0, lt=1)
+
+
+class SiliconFile(SpecPart):
+    """How a chip is made, where its price is to follow from its area; see dfmodel.systems.silicon.Demand.
+    `link_bandwidth` is of all its links in one direction."""
+
+    process: Reference
+    dies: int = Field(1, ge=1)
+    hbm_stacks: int = Field(0, ge=0)
+    link_bandwidth: Annotated[float, _quantity("bandwidth")] = 0.0
+    repairable: float = Field(0.0, ge=0, le=1)
+    stitched: bool = False
+    area: Annotated[float, _quantity("area"), Field(gt=0)] | None = None
+
+
 class ChipEnergyFile(SpecPart):
     """Energy of matrix work by format, of vector work, and of a byte read from or written to on-chip memory."""
 
@@ -212,6 +257,7 @@ class ChipFile(Sourced):
     efficiency: Reference | None = None
     power: Power | None = None
     price: Money | None = None
+    silicon: SiliconFile | None = None
     energy: ChipEnergyFile = ChipEnergyFile()
     reconfiguration: Time = 0.0
     fusions: tuple[Fusion, ...] = ()
@@ -221,6 +267,8 @@ class ChipFile(Sourced):
         derived = set(self.tiles.dtypes) if self.tiles else set()
         if not derived and not self.peak.matrix:
             raise ValueError("no matrix peak; give peak.matrix (per dtype) or tiles")
+        if self.price is not None and self.silicon is not None:
+            raise ValueError("price and silicon both give the price of the chip; remove one (price: null)")
         twice = sorted(derived & (set(self.peak.matrix) | set(self.peak.vector)))
         if twice:
             raise ValueError(f"{', '.join(twice)} in both tiles.dtypes and peak; the tiles give the peak, remove one")
@@ -290,13 +338,15 @@ class DimensionFile(SpecPart):
 
 
 class SystemFile(Sourced):
-    """A system; `memory` and `efficiency` replace the chip's, `link` serves dimensions that name none."""
+    """A system; `memory` and `efficiency` replace the chip's, `link` serves dimensions that name none; `wiring` says
+    how links are counted to be bought (dfmodel.systems.wiring)."""
 
     chip: Reference
     memory: References | None = None
     efficiency: Reference | None = None
     link: Reference | None = None
     parameters: dict[str, Annotated[int, Field(ge=1)]] = {}
+    wiring: WiringRule = "per chip"
     topology: list[DimensionFile] = Field(min_length=1)
     chips: int | None = Field(None, ge=1, description="what the sizes must multiply to, where stated")
     high_bandwidth_domain: int | None = Field(None, ge=1)

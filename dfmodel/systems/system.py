@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from dfmodel.systems.chip import Chip
 from dfmodel.systems.memory import merged
 from dfmodel.systems.network import Dimension
+from dfmodel.systems.wiring import WiringRule
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class System:
     #: How many copies of the job the system runs side by side on equal shares of its chips.
     copies: int = 1
     operation: Operation = Operation()
+    #: How the links of switched and fully connected dimensions are counted.
+    wiring: WiringRule = "per chip"
     #: Other user-facing parameters (nodes, ...), shown with the run.
     facts: Mapping[str, object] = field(default_factory=dict)
 
