@@ -343,6 +343,11 @@ def _certificate(state: Search, best: Evaluated, proofs: list[dict[str, Any]]) -
         )
     else:
         not_covered.append("slower shardings of plans whose fastest one does not fit memory")
+    if state.request.objective == "energy" or state.request.at_most_unit_energy is not None:
+        not_covered.append(
+            "energy by what a plan moves: objective and limit count stated power for the time of the run at the "
+            "facility's PUE; the sum of computing and moving is reported beside it"
+        )
     if state.out_of_time:
         not_covered.append("plans left when the time limit was reached")
     return Certificate(

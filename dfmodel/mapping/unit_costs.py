@@ -32,7 +32,7 @@ def bill(system: System) -> list[dict[str, Any]]:
     """Every line of the system's bill with USD, W and where each figure comes from."""
     return [
         {
-            "item": item_name(i),
+            "item": item_name(i) + (f" of {i.dimension}" if i.dimension else ""),
             "usd": i.usd,
             "usd_status": i.usd_status,
             "w": i.w,

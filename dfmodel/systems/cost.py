@@ -27,7 +27,7 @@ Status = Literal["stated", "assumed", "in the chip", "unknown"]
 @dataclass(frozen=True)
 class CostItem:
     """One line of a system's bill. `amount` counts chips or memory tiers, of links and switch ports the bytes/s of all
-    of them; `usd` and `w` are for all, None where unknown."""
+    of them in `dimension`; `usd` and `w` are for all, None where unknown."""
 
     part: Literal["chips", "memory", "links", "switches"]
     name: str
@@ -36,6 +36,7 @@ class CostItem:
     w: float | None
     usd_status: Status
     w_status: Status
+    dimension: str = ""
 
 
 @dataclass(frozen=True)
@@ -133,12 +134,12 @@ def _network(system: System) -> Iterator[CostItem]:
         link = dimension.link
         per_place = link.bytes_per_s * wires.lanes
         if wires.links:
-            yield _wires("links", link, wires.links * per_place)
+            yield _wires("links", link, wires.links * per_place, dimension.name)
         if wires.ports:
-            yield _wires("switches", link, wires.ports * per_place)
+            yield _wires("switches", link, wires.ports * per_place, dimension.name)
 
 
-def _wires(part: Literal["links", "switches"], link: Link, bytes_per_s: float) -> CostItem:
+def _wires(part: Literal["links", "switches"], link: Link, bytes_per_s: float, dimension: str) -> CostItem:
     prefix = "switch " if part == "switches" else ""
     each = (
         (link.switch_usd_per_byte_per_s, link.switch_w_per_byte_per_s)
@@ -154,6 +155,7 @@ def _wires(part: Literal["links", "switches"], link: Link, bytes_per_s: float) -
         watts,
         _status(usd, f"{prefix}price", link.assumed),
         _status(watts, f"{prefix}power", link.assumed),
+        dimension,
     )
 
 
