@@ -15,6 +15,7 @@ from dfmodel.catalog_files import Dirs
 from dfmodel.config import RunConfig, build_config
 from dfmodel.errors import InputError
 from dfmodel.mapping.best_first import Counts
+from dfmodel.mapping.energy import work_of
 from dfmodel.mapping.evaluate import BlockEvaluation
 from dfmodel.mapping.joint import is_segmented
 from dfmodel.mapping.map_block import SolverSettings
@@ -23,10 +24,12 @@ from dfmodel.mapping.recompute import repeated_flops
 from dfmodel.mapping.result import Certificate, KernelRow, PartitionRow, Result
 from dfmodel.mapping.search import Evaluated, Search, search
 from dfmodel.mapping.solver import quiet_pyomo, relative_gap_of, versions
-from dfmodel.presets import load_assumptions
+from dfmodel.mapping.unit_costs import assumed_inputs, cost_of, energy_of, power_of, unit_metrics
+from dfmodel.presets import load_assumptions, load_costs
 from dfmodel.systems.catalog import load_system
 from dfmodel.systems.cost import system_cost, system_power
 from dfmodel.systems.network import Link
+from dfmodel.systems.prices import priced
 from dfmodel.systems.system import System, with_tiers
 from dfmodel.workloads.graph import Workload
 from dfmodel.workloads.registry import build_workload, is_llm
@@ -112,14 +115,16 @@ def run(
 
     system = tried(lambda: load_system(config.system, config.system_overrides, catalogs))
     assumptions = tried(lambda: load_assumptions(config.assumptions, config.assumption_overrides, catalogs))
+    costs = tried(lambda: load_costs(config.cost, config.cost_overrides, catalogs))
     request = tried(lambda: plan_request(config.plan))
     overrides = dict(config.workload_overrides)
     able = system is not None and assumptions is not None and _fuses_attention(system, assumptions)
     if able and "attention" not in overrides and is_llm(config.workload, catalogs):
         overrides["attention"] = "fused"
     workload = tried(lambda: build_workload(config.workload, overrides, catalogs))
-    if problems or workload is None or system is None or assumptions is None or request is None:
+    if problems or workload is None or system is None or assumptions is None or request is None or costs is None:
         raise InputError(problems)
+    system = priced(system, costs)
     system.chip.matrix_peak(assumptions.compute.products or workload.dtype)
     system = with_tiers(system, assumptions.memory.tiers)
     settings = SolverSettings(time_limit_s, gap, log, certify_all, prune)
@@ -144,6 +149,10 @@ def build_result(state: Search, best: Evaluated, proofs: list[dict[str, Any]], w
     found_gap = relative_gap_of(objective, bound)
     proven = found_gap is not None and found_gap <= max(gap, 1e-9)
     workload, system = state.workload, state.system
+    seconds, used = best.iteration.seconds, best.plan.chips
+    done = (seconds, best.plan.batch * workload.units_per_sample, workload.unit)
+    work = work_of(workload, best.plan, best.context, best.blocks, state.assumptions)
+    cost, energy = cost_of(system, used, *done), energy_of(system, work, workload.dtype, used, *done)
     return Result(
         status="optimal" if proven else "interrupted" if state.interrupted else "limit",
         objective=objective,
@@ -157,7 +166,7 @@ def build_result(state: Search, best: Evaluated, proofs: list[dict[str, Any]], w
             "slowest_stage": best.iteration.slowest_stage,
             "fullest_stage": best.fullest_stage,
         },
-        metrics=_metrics(state, best),
+        metrics={**_metrics(state, best), **unit_metrics(workload, best.plan.batch, cost, energy)},
         breakdown_s=best.iteration.breakdown_s,
         memory_bytes=best.memory_bytes,
         memory_tiers=best.memory_tiers,
@@ -169,8 +178,9 @@ def build_result(state: Search, best: Evaluated, proofs: list[dict[str, Any]], w
         certificate=_certificate(state, best, proofs),
         assumptions=state.assumptions.model_dump(),
         assumed=tuple(_assumed(system, state.assumptions)),
-        cost=_cost(system),
-        power=_power(system),
+        cost=cost,
+        power=power_of(system),
+        energy=energy,
         versions={"dfmodel": __version__, **versions()},
         wall_s=wall_s,
         alternatives=tuple(
@@ -250,7 +260,6 @@ def _metrics(state: Search, best: Evaluated) -> dict[str, float | None]:
         "bubble_share": best.iteration.bubble_share,
         f"{unit}s_per_s_per_usd": None if not usd else units / seconds / usd,
         f"{unit}s_per_s_per_w": None if not watts else units / seconds / watts,
-        "j_per_" + unit: None if not watts else watts * seconds / units,
     }
 
 
@@ -336,6 +345,11 @@ def _certificate(state: Search, best: Evaluated, proofs: list[dict[str, Any]]) -
         )
     else:
         not_covered.append("slower shardings of plans whose fastest one does not fit memory")
+    if state.request.objective == "energy" or state.request.at_most_unit_energy is not None:
+        not_covered.append(
+            "energy by what a plan moves: objective and limit count stated power for the time of the run at the "
+            "facility's PUE; the sum of computing and moving is reported beside it"
+        )
     if state.out_of_time:
         not_covered.append("plans left when the time limit was reached")
     return Certificate(
@@ -402,8 +416,13 @@ def _assumed(system: System, assumptions: Assumptions) -> list[str]:
         found.append(f"{assumptions.compute.utilisation:.0%} of peak for all work (not calibrated)")
     if assumptions.network.collectives == "physical":
         found += [_links_known(d.link, system) for d in system.dimensions if d.size > 1]
-    found += [f"{system.chip.name}.{key}: no published value, assumed" for key in system.chip.assumed]
-    return list(dict.fromkeys(found))
+    priced_keys = ("price", "power", "energy")
+    found += [
+        f"{system.chip.name}.{key}: no published value, assumed"
+        for key in system.chip.assumed
+        if key.partition(".")[0] not in priced_keys
+    ]
+    return list(dict.fromkeys([*found, *assumed_inputs(system)]))
 
 
 def _links_known(link: Link, system: System) -> str:
@@ -420,33 +439,3 @@ def _links_known(link: Link, system: System) -> str:
         if own
         else "are another link's, assumed"
     )
-
-
-def _cost(system: System) -> dict[str, Any]:
-    c = system_cost(system)
-    return {
-        "unit": "USD",
-        "total": c.total_usd,
-        "chips": c.chips_usd,
-        "memory": c.memory_usd,
-        "links": c.links_usd,
-        "switches": c.switches_usd,
-        "missing": list(c.missing),
-        "uncounted": list(c.uncounted),
-        "assumed": list(c.assumed),
-    }
-
-
-def _power(system: System) -> dict[str, Any]:
-    p = system_power(system)
-    return {
-        "unit": "W",
-        "total": p.total_w,
-        "chips": p.chips_w,
-        "memory": p.memory_w,
-        "links": p.links_w,
-        "switches": p.switches_w,
-        "missing": list(p.missing),
-        "uncounted": list(p.uncounted),
-        "assumed": list(p.assumed),
-    }

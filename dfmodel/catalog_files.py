@@ -163,7 +163,8 @@ def schema_problems(error: ValidationError, schema: type[BaseModel], where: str)
 
 def _schema_problem(e: Any, schema: type[BaseModel], where: str) -> str:
     location = tuple(e["loc"])
-    key = ".".join(str(part) for part in location)
+    # what a wrong key of a table says about itself ends in "[key]"
+    key = ".".join(str(part) for part in location if part != "[key]")
     place = f"{where}: {key}: " if key else f"{where}: "
     if e["type"] == "extra_forbidden":
         parent = _schema_at(schema, location[:-1])
@@ -236,4 +237,6 @@ def _line(mark: Any) -> str:
 
 
 def _singular(kind: str) -> str:
+    if kind.endswith("sses"):
+        return kind.removesuffix("es")
     return f"{kind.removesuffix('ies')}y" if kind.endswith("ies") else kind.removesuffix("s")

@@ -31,6 +31,8 @@ KINDS = {
     "graphs": "graphs",
     "efficiency": "efficiency",
     "assumptions": "assumptions",
+    "costs": "costs",
+    "processes": "processes",
     "studies": "cases",
 }
 
@@ -104,7 +106,7 @@ def _add_optimize(commands: Any) -> None:
         action="append",
         nargs="+",
         default=[],
-        help="override workload.*, system.*, plan.*, assumptions.*, for example system.nodes=64",
+        help="override workload.*, system.*, plan.*, assumptions.*, cost.*, for example system.nodes=64",
     )
     p.add_argument("--out", metavar="DIR", type=Path, help="run folder (default: runs/TIME-WORKLOAD-SYSTEM-HASH)")
     p.add_argument("--force", action="store_true", help="replace an existing run folder")
@@ -302,7 +304,7 @@ def _show_collective(arguments: argparse.Namespace) -> int:
 def _kind(word: str) -> str:
     """`chip` and `chips` both mean chips."""
     for kind in KINDS:
-        singular = {"memories": "memory", "studies": "study"}.get(kind, kind.removesuffix("s"))
+        singular = {"memories": "memory", "studies": "study", "processes": "process"}.get(kind, kind.removesuffix("s"))
         if word in (kind, singular):
             return kind
     raise UnknownNameError("kind", word, KINDS)

@@ -11,7 +11,7 @@ import yaml
 from dfmodel.catalog_files import Dirs, find, load_yaml
 from dfmodel.errors import InputError, did_you_mean
 
-SECTIONS = ("workload", "system", "plan", "assumptions")
+SECTIONS = ("workload", "system", "plan", "assumptions", "cost")
 STUDY_KEYS = (*SECTIONS, "name", "title", "notes", "sources", "expect")
 
 
@@ -26,19 +26,27 @@ class RunConfig:
     system_overrides: dict[str, Any] = field(default_factory=dict)
     plan: dict[str, Any] = field(default_factory=dict)
     assumption_overrides: dict[str, Any] = field(default_factory=dict)
+    cost: str | Mapping[str, Any] = "default"
+    cost_overrides: dict[str, Any] = field(default_factory=dict)
     study: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The merged configuration as config.yaml holds it; a study file of the same form runs it again."""
-        preset = self.assumptions if isinstance(self.assumptions, str) else dict(self.assumptions)
         return {
             "workload": {"name": self.workload, **self.workload_overrides},
             "system": {"name": self.system, **self.system_overrides},
             "plan": dict(self.plan),
-            "assumptions": {"extends": preset, **self.assumption_overrides}
-            if isinstance(preset, str)
-            else {**preset, **self.assumption_overrides},
+            "assumptions": _on_preset(self.assumptions, self.assumption_overrides),
+            "cost": _on_preset(self.cost, self.cost_overrides),
         }
+
+
+def _on_preset(preset: str | Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A preset with overrides (dotted keys) as a study file states it."""
+    found: dict[str, Any] = {"extends": preset} if isinstance(preset, str) else dict(preset)
+    for key, value in overrides.items():
+        _nested(found, key.split("."), value)
+    return found
 
 
 def build_config(
@@ -106,6 +114,7 @@ def _apply_study(config: RunConfig, study: str, dirs: Dirs) -> None:
     config.plan.update(data.get("plan") or {})
     if "assumptions" in data:
         config.assumptions = data["assumptions"]
+    config.cost = data.get("cost") or config.cost
 
 
 def _apply_settings(config: RunConfig, settings: Mapping[str, Any]) -> None:
@@ -114,9 +123,13 @@ def _apply_settings(config: RunConfig, settings: Mapping[str, Any]) -> None:
         "system": config.system_overrides,
         "plan": config.plan,
         "assumptions": config.assumption_overrides,
+        "cost": config.cost_overrides,
     }
     problems = []
     for key, value in settings.items():
+        if key == "cost" and isinstance(value, str | Mapping):
+            config.cost = value
+            continue
         section, dot, rest = key.partition(".")
         if section not in targets or not dot or not rest:
             problems.append(

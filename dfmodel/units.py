@@ -1,6 +1,6 @@
 """Quantities with units: "3.35 TB/s", "80 GiB", "1 USD per GB/s" to SI floats and back to readable text.
 
-Inside dfmodel every number is a float in base units (byte, second, FLOP, watt, USD and their quotients). Text
+Inside dfmodel every number is a float in base units (byte, second, FLOP, watt, USD, metre and their quotients). Text
 from people always carries a unit, so GB (1e9) and GiB (2^30), or Gb/s and GB/s, cannot be mistaken.
 """
 
@@ -38,33 +38,45 @@ _BINARY = {
 _SMALL = ("p", "n", "u", "µ", "μ", "m", "")
 _LARGE = ("", "k", "M", "G", "T", "P", "E")
 
-#: Powers of the base units (byte, second, FLOP, watt, USD).
-_Powers = tuple[int, int, int, int, int]
+#: Powers of the base units (byte, second, FLOP, watt, USD, metre).
+_Powers = tuple[int, int, int, int, int, int]
+_NO_UNIT: _Powers = (0, 0, 0, 0, 0, 0)
+
+#: Currencies people write by mistake: prices are in USD, and no rate is assumed.
+_CURRENCIES = frozenset(
+    ("EUR", "GBP", "JPY", "CNY", "RMB", "KRW", "TWD", "INR", "CHF", "CAD", "AUD", "€", "£", "¥", "$")
+)
 
 
 def _units() -> dict[str, tuple[Fraction, _Powers]]:
     """Every unit symbol with its size in base units and its powers of them."""
     si: list[tuple[tuple[str, ...], str, Fraction, _Powers]] = [
-        (_LARGE, "B", Fraction(1), (1, 0, 0, 0, 0)),
-        (_LARGE, "b", Fraction(1, 8), (1, 0, 0, 0, 0)),
-        (("",), "byte", Fraction(1), (1, 0, 0, 0, 0)),
-        (("",), "bit", Fraction(1, 8), (1, 0, 0, 0, 0)),
-        (_SMALL, "s", Fraction(1), (0, 1, 0, 0, 0)),
-        (("",), "min", Fraction(60), (0, 1, 0, 0, 0)),
-        (("",), "h", Fraction(3600), (0, 1, 0, 0, 0)),
-        (_LARGE, "Hz", Fraction(1), (0, -1, 0, 0, 0)),
-        (_LARGE, "FLOP", Fraction(1), (0, 0, 1, 0, 0)),
-        (_LARGE, "OP", Fraction(1), (0, 0, 1, 0, 0)),
-        (_LARGE, "FLOPS", Fraction(1), (0, -1, 1, 0, 0)),
-        (tuple(dict.fromkeys(_SMALL + _LARGE)), "W", Fraction(1), (0, 0, 0, 1, 0)),
-        (tuple(dict.fromkeys(_SMALL + _LARGE)), "J", Fraction(1), (0, 1, 0, 1, 0)),
-        (("", "k", "M"), "Wh", Fraction(3600), (0, 1, 0, 1, 0)),
-        (("", "k", "M", "G"), "USD", Fraction(1), (0, 0, 0, 0, 1)),
+        (_LARGE, "B", Fraction(1), (1, 0, 0, 0, 0, 0)),
+        (_LARGE, "b", Fraction(1, 8), (1, 0, 0, 0, 0, 0)),
+        (("",), "byte", Fraction(1), (1, 0, 0, 0, 0, 0)),
+        (("",), "bit", Fraction(1, 8), (1, 0, 0, 0, 0, 0)),
+        (_SMALL, "s", Fraction(1), (0, 1, 0, 0, 0, 0)),
+        (("",), "min", Fraction(60), (0, 1, 0, 0, 0, 0)),
+        (("",), "h", Fraction(3600), (0, 1, 0, 0, 0, 0)),
+        (("",), "day", Fraction(86400), (0, 1, 0, 0, 0, 0)),
+        (("",), "year", Fraction(365 * 86400), (0, 1, 0, 0, 0, 0)),
+        (("",), "years", Fraction(365 * 86400), (0, 1, 0, 0, 0, 0)),
+        (_LARGE, "Hz", Fraction(1), (0, -1, 0, 0, 0, 0)),
+        (_LARGE, "FLOP", Fraction(1), (0, 0, 1, 0, 0, 0)),
+        (_LARGE, "OP", Fraction(1), (0, 0, 1, 0, 0, 0)),
+        (_LARGE, "FLOPS", Fraction(1), (0, -1, 1, 0, 0, 0)),
+        (tuple(dict.fromkeys(_SMALL + _LARGE)), "W", Fraction(1), (0, 0, 0, 1, 0, 0)),
+        (tuple(dict.fromkeys(_SMALL + _LARGE)), "J", Fraction(1), (0, 1, 0, 1, 0, 0)),
+        (("", "k", "M"), "Wh", Fraction(3600), (0, 1, 0, 1, 0, 0)),
+        (("", "k", "M", "G"), "USD", Fraction(1), (0, 0, 0, 0, 1, 0)),
     ]
     found = {p + symbol: (_SI[p] * size, powers) for prefixes, symbol, size, powers in si for p in prefixes}
+    for symbol, metres in (("um", Fraction(1, 10**6)), ("mm", Fraction(1, 1000)), ("cm", Fraction(1, 100))):
+        found[symbol] = (metres, (0, 0, 0, 0, 0, 1))
+        found[f"{symbol}2"] = (metres**2, (0, 0, 0, 0, 0, 2))
     for prefix, size in _BINARY.items():
-        found[f"{prefix}B"] = (size, (1, 0, 0, 0, 0))
-        found[f"{prefix}b"] = (size / 8, (1, 0, 0, 0, 0))
+        found[f"{prefix}B"] = (size, (1, 0, 0, 0, 0, 0))
+        found[f"{prefix}b"] = (size / 8, (1, 0, 0, 0, 0, 0))
     return found
 
 
@@ -80,39 +92,45 @@ class _Dimension:
     title: str
     example: str
     shown: tuple[str, ...]
-    unknown_unit: str = ""
 
-
-_ONE_CURRENCY = "prices are in USD: convert other currencies, and note the rate and its date in the file's sources"
 
 DIMENSIONS: dict[str, _Dimension] = {
-    "bytes": _Dimension((1, 0, 0, 0, 0), "size", "80 GiB", ("B", "KiB", "MiB", "GiB", "TiB", "PiB")),
+    "bytes": _Dimension((1, 0, 0, 0, 0, 0), "size", "80 GiB", ("B", "KiB", "MiB", "GiB", "TiB", "PiB")),
     "bandwidth": _Dimension(
-        (1, -1, 0, 0, 0), "bandwidth", "3.35 TB/s", ("B/s", "kB/s", "MB/s", "GB/s", "TB/s", "PB/s", "EB/s")
+        (1, -1, 0, 0, 0, 0), "bandwidth", "3.35 TB/s", ("B/s", "kB/s", "MB/s", "GB/s", "TB/s", "PB/s", "EB/s")
     ),
-    "time": _Dimension((0, 1, 0, 0, 0), "time", "150 ns", ("ps", "ns", "us", "ms", "s")),
-    "frequency": _Dimension((0, -1, 0, 0, 0), "frequency", "1.83 GHz", ("Hz", "kHz", "MHz", "GHz", "THz")),
+    "time": _Dimension((0, 1, 0, 0, 0, 0), "time", "150 ns", ("ps", "ns", "us", "ms", "s")),
+    "frequency": _Dimension((0, -1, 0, 0, 0, 0), "frequency", "1.83 GHz", ("Hz", "kHz", "MHz", "GHz", "THz")),
     "flops": _Dimension(
-        (0, 0, 1, 0, 0),
+        (0, 0, 1, 0, 0, 0),
         "amount of work",
         "1 GFLOP",
         ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"),
     ),
     "flop_rate": _Dimension(
-        (0, -1, 1, 0, 0),
+        (0, -1, 1, 0, 0, 0),
         "compute rate",
         "989 TFLOP/s",
         ("FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s", "EFLOP/s"),
     ),
-    "power": _Dimension((0, 0, 0, 1, 0), "power", "700 W", ("mW", "W", "kW", "MW", "GW")),
-    "energy": _Dimension((0, 1, 0, 1, 0), "energy", "3.6 MJ", ("pJ", "nJ", "uJ", "mJ", "J", "kJ", "MJ", "GJ", "TJ")),
-    "money": _Dimension((0, 0, 0, 0, 1), "price", "33000 USD", ("USD", "MUSD", "GUSD"), _ONE_CURRENCY),
-    "energy_per_byte": _Dimension((-1, 1, 0, 1, 0), "energy per byte", "7 pJ/bit", ("pJ/B", "nJ/B", "uJ/B", "J/B")),
-    "money_per_bandwidth": _Dimension(
-        (-1, 1, 0, 0, 1), "price of bandwidth", "1 USD per GB/s", ("USD per GB/s",), _ONE_CURRENCY
+    "power": _Dimension((0, 0, 0, 1, 0, 0), "power", "700 W", ("mW", "W", "kW", "MW", "GW")),
+    "energy": _Dimension((0, 1, 0, 1, 0, 0), "energy", "3.6 MJ", ("pJ", "nJ", "uJ", "mJ", "J", "kJ", "MJ", "GJ", "TJ")),
+    "money": _Dimension((0, 0, 0, 0, 1, 0), "price", "33000 USD", ("USD", "MUSD", "GUSD")),
+    "energy_per_byte": _Dimension((-1, 1, 0, 1, 0, 0), "energy per byte", "7 pJ/bit", ("pJ/B", "nJ/B", "uJ/B", "J/B")),
+    "money_per_bandwidth": _Dimension((-1, 1, 0, 0, 1, 0), "price of bandwidth", "1 USD per GB/s", ("USD per GB/s",)),
+    "power_per_bandwidth": _Dimension((-1, 1, 0, 1, 0, 0), "power of bandwidth", "0.052 W per GB/s", ("W per GB/s",)),
+    "money_per_size": _Dimension((-1, 0, 0, 0, 1, 0), "price of memory", "12 USD/GB", ("USD/GB",)),
+    "energy_per_flop": _Dimension((0, 1, -1, 1, 0, 0), "energy per operation", "0.3 pJ/FLOP", ("pJ/FLOP", "nJ/FLOP")),
+    "length": _Dimension((0, 0, 0, 0, 0, 1), "length", "300 mm", ("um", "mm", "cm")),
+    "area": _Dimension((0, 0, 0, 0, 0, 2), "area", "814 mm2", ("um2", "mm2", "cm2")),
+    "per_area": _Dimension((0, 0, 0, 0, 0, -2), "number per area", "0.1 /cm2", ("/cm2",)),
+    "area_per_size": _Dimension((-1, 0, 0, 0, 0, 2), "area of memory", "0.5 mm2/MiB", ("mm2/MiB",)),
+    "area_per_rate": _Dimension((0, 1, -1, 0, 0, 2), "area of compute", "0.3 mm2 per TFLOP/s", ("mm2 per TFLOP/s",)),
+    "area_per_bandwidth": _Dimension(
+        (-1, 1, 0, 0, 0, 2), "area of an interface", "0.1 mm2 per GB/s", ("mm2 per GB/s",)
     ),
-    "power_per_bandwidth": _Dimension((-1, 1, 0, 1, 0), "power of bandwidth", "0.052 W per GB/s", ("W per GB/s",)),
-    "money_per_energy": _Dimension((0, -1, 0, -1, 1), "price of energy", "0.12 USD/kWh", ("USD/kWh",), _ONE_CURRENCY),
+    "money_per_area": _Dimension((0, 0, 0, 0, 1, -2), "price per area", "0.1 USD/mm2", ("USD/mm2",)),
+    "money_per_energy": _Dimension((0, -1, 0, -1, 1, 0), "price of energy", "0.12 USD/kWh", ("USD/kWh",)),
 }
 
 _QUANTITY = re.compile(
@@ -124,7 +142,7 @@ _LONGEST = 80
 def parse(text: object, dimension: str, where: str = "") -> float:
     """`text` ("3.35 TB/s") as a float in base units of `dimension`, a key of DIMENSIONS; correctly rounded.
 
-    Base units: bytes, B/s, s, Hz, FLOP, FLOP/s, W, J, USD, J/B, USD per B/s, W per B/s, USD/J. `where`
+    Base units: bytes, B/s, s, Hz, FLOP, FLOP/s, W, J, USD, m, m2 and their quotients. `where`
     ("file: key") opens the message. Raises InputError for a missing or unknown unit, a unit of another
     dimension, and a number that is negative, not finite or out of a float's range.
     """
@@ -200,16 +218,21 @@ def _unit(unit: str, wanted: _Dimension) -> tuple[Fraction, _Powers]:
         return _expression(unit)
     except KeyError as error:
         symbol = str(error.args[0])
+        if symbol in _CURRENCIES and wanted.powers[4]:
+            raise ValueError(
+                f"unknown currency '{symbol}': prices are in USD, and no exchange rate is assumed; convert it, for "
+                f"example '{wanted.example}'"
+            ) from None
         same_kind = [u for u, (_, powers) in _UNITS.items() if powers == wanted.powers] or list(_UNITS)
-        said = f" ({wanted.unknown_unit})" if wanted.unknown_unit else did_you_mean(symbol, same_kind)
         raise ValueError(
-            f"unknown unit '{symbol}'{said}; expected a {wanted.title} such as '{wanted.example}'"
+            f"unknown unit '{symbol}'{did_you_mean(symbol, same_kind)}; "
+            f"expected a {wanted.title} such as '{wanted.example}'"
         ) from None
 
 
 def _expression(unit: str) -> tuple[Fraction, _Powers]:
-    """Size and powers of "GB/s", "pJ/bit" or "USD per GB/s" (what follows `per` is one denominator)."""
-    numerator, *denominators = re.split(r"\s+per\s+", unit)
+    """Size and powers of "GB/s", "pJ/bit", "/cm2" or "USD per GB/s" (what follows `per` is one denominator)."""
+    numerator, *denominators = re.split(r"(?:^|\s+)per\s+", unit)
     size, powers = _quotient(numerator)
     for denominator in denominators:
         size, powers = _divided((size, powers), _quotient(denominator))
@@ -218,15 +241,15 @@ def _expression(unit: str) -> tuple[Fraction, _Powers]:
 
 def _quotient(unit: str) -> tuple[Fraction, _Powers]:
     first, *rest = (symbol.strip() for symbol in unit.split("/"))
-    found = _UNITS[first]
+    found = (Fraction(1), _NO_UNIT) if not first else _UNITS[first]
     for symbol in rest:
         found = _divided(found, _UNITS[symbol])
     return found
 
 
 def _divided(a: tuple[Fraction, _Powers], b: tuple[Fraction, _Powers]) -> tuple[Fraction, _Powers]:
-    v, s, f, w, u = (x - y for x, y in zip(a[1], b[1], strict=True))
-    return a[0] / b[0], (v, s, f, w, u)
+    v, s, f, w, u, m = (x - y for x, y in zip(a[1], b[1], strict=True))
+    return a[0] / b[0], (v, s, f, w, u, m)
 
 
 def _shown(text: object) -> str:

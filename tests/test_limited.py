@@ -105,12 +105,18 @@ def test_a_study_may_limit_traffic(study: str, limit: int) -> None:
         ({"trafic": "1 GB"}, "did you mean 'traffic'"),
         ({"traffic": "1 s"}, "plan.limits.traffic"),
         ({"traffic": "0 GB"}, "more than zero"),
-        ({"energy": "1 kJ"}, "is not stated"),
     ],
 )
 def test_limits_with_faults(limits: dict[str, str], text: str) -> None:
     with pytest.raises(InputError, match=text):
         dfmodel.optimize("gpt3_13b", "sn30_rack", settings={**SMALL, "plan.limits": limits})
+
+
+def test_a_limit_on_energy_needs_a_power() -> None:
+    """Where nothing may be assumed, the missing figure is named."""
+    settings = {**SMALL, "plan.limits": {"energy": "1 kJ"}, "cost": "stated"}
+    with pytest.raises(InputError, match="power of chip 'sn30' is not stated"):
+        dfmodel.optimize("gpt3_13b", "sn30_rack", settings=settings)
 
 
 def test_kernel_by_kernel_chips_have_no_limits() -> None:

@@ -355,9 +355,9 @@ def test_idle_chips() -> None:
     with pytest.raises((InfeasibleError, InputError)):
         dfmodel.optimize(settings={**base, "plan.use_all_chips": True, "plan.pipeline": 1})
     assert dfmodel.optimize(settings={**base, "plan.at_most_chips": 3}).plan["chips_used"] <= 3
-    priced = {**base, "system.chip.price": "1000 USD"}
+    priced = {**base, "system.chip.price": "1000 USD", "cost": "stated"}
     assert dfmodel.optimize(settings={**priced, "plan.at_most_cost": "2100 USD"}).plan["chips_used"] <= 2
-    watts = dfmodel.optimize(settings={**base, "plan.at_most_power": "1.5 kW"})
+    watts = dfmodel.optimize(settings={**base, "plan.at_most_power": "1.5 kW", "cost": "stated"})
     assert watts.plan["chips_used"] <= 2
 
 
@@ -365,7 +365,7 @@ def test_idle_chips() -> None:
     "settings,text",
     [
         ({"plan.objective": "speed"}, "must be one of time, cost, energy"),
-        ({"plan.objective": "cost"}, "price of chip 'h100_sxm' is not stated"),
+        ({"plan.objective": "cost", "cost": "stated"}, "price of chip 'h100_sxm' is not stated"),
         ({"plan.at_most_power": "3 parsecs"}, "plan.at_most_power"),
         ({"plan.best": 0}, "plan.best"),
         ({"plan.within": "much"}, "plan.within"),

@@ -25,6 +25,7 @@ from dfmodel.mapping.bounds import after_mapping, may_fit, optimizer_s, pairs_s
 from dfmodel.mapping.class_table import ClassTable
 from dfmodel.mapping.kernel_time import KernelTimer
 from dfmodel.mapping.least_cost import LeastCost
+from dfmodel.mapping.objective import Objective
 from dfmodel.mapping.plan import Plan
 from dfmodel.mapping.space import Pairs, PlanClass, PlanSpace, Rows
 from dfmodel.workloads.graph import DTYPE_BYTES
@@ -121,8 +122,8 @@ class Counts:
 
 @dataclass
 class BestFirst:
-    """One search. `table` lists the space's classes with their first bounds; `weight(chips)` multiplies seconds per
-    sample into the value that is minimised; `threshold()` is the value a plan must beat to matter; `late()` ends the
+    """One search. `table` lists the space's classes with their first bounds; `objective` makes chips and seconds per
+    sample the value that is minimised; `threshold()` is the value a plan must beat to matter; `late()` ends the
     search."""
 
     space: PlanSpace
@@ -130,7 +131,7 @@ class BestFirst:
     assumptions: Assumptions
     timer: KernelTimer
     evaluator: Evaluator
-    weight: Callable[[np.ndarray], np.ndarray]
+    objective: Objective
     threshold: Callable[[], float]
     late: Callable[[], bool]
     capacity: float
@@ -278,7 +279,7 @@ class BestFirst:
     def _value(self, c: PlanClass, rows: Rows | Pairs, seconds: np.ndarray) -> np.ndarray:
         """Bounds of seconds per iteration as bounds of the value."""
         samples = rows.data * rows.micro_batches * c.micro_batch
-        return np.asarray(seconds / samples * self.weight(rows.data * rows.pipeline * math.prod(c.taken)))
+        return self.objective.value(rows.data * rows.pipeline * math.prod(c.taken), seconds / samples)
 
     def _open(self, c: PlanClass, rows: Rows) -> None:
         """Map a class: its rows that may fit, ranked by bound, one entry per recomputation mode."""

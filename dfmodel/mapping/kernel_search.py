@@ -17,51 +17,36 @@ from dfmodel.mapping.class_table import ClassTable
 from dfmodel.mapping.context import ONE_CHIP, exposed_share
 from dfmodel.mapping.least_cost import LeastCost, LeastCosts, Message, scaled, scaled_s
 from dfmodel.mapping.map_block import MappedBlock
+from dfmodel.mapping.objective import Objective, chip_share, objective_of
 from dfmodel.mapping.pipeline import boundary_tensors
 from dfmodel.mapping.plan import Plan, PlanRequest, plan_request
 from dfmodel.mapping.sharding import NoShardingError
 from dfmodel.mapping.space import PlanClass, PlanSpace
 from dfmodel.systems.algorithms import reachable_bytes_per_s
-from dfmodel.systems.cost import system_cost, system_power
 from dfmodel.systems.network import Group, Part, innermost, place
 from dfmodel.systems.system import System
+from dfmodel.units import format_quantity
 from dfmodel.workloads.graph import DTYPE_BYTES, main_block
 
 if TYPE_CHECKING:
     from dfmodel.mapping.search import Evaluated, Search
 
 
-def chip_weight(system: System, objective: str) -> float:
-    """What a chip in use weighs: 1 for time; its share of the system's price or power otherwise.
-
-    Raises InputError where the system states no price or power.
-    """
-    if objective == "time":
-        return 0.0
-    total = system_cost(system).total_usd if objective == "cost" else system_power(system).total_w
-    if total is None:
-        what = "price" if objective == "cost" else "power"
-        raise InputError(
-            f"plan.objective {objective}: the {what} of chip '{system.chip.name}' is not stated; give it with "
-            f"--set 'system.chip.{what}=...'"
-        )
-    return total / system.chips
-
-
-def weight_of(system: System, objective: str) -> Callable[[np.ndarray], np.ndarray]:
-    """Weights of plans by the chips they use."""
-    each = chip_weight(system, objective)
-    return lambda chips: np.ones(len(chips)) if each == 0.0 else each * chips
-
-
 def limited_request(system: System, request: PlanRequest) -> PlanRequest:
-    """Limits on power and cost as a limit on chips, each at its share of the system's total."""
+    """Limits on power and cost as a limit on chips, each at its share of the system's total. Raises InfeasibleError
+    where they are not enough for one chip."""
     most = request.at_most_chips or system.chips
-    for limit, objective in ((request.at_most_cost, "cost"), (request.at_most_power, "energy")):
-        if limit is not None:
-            most = min(most, math.floor(limit / chip_weight(system, objective) * (1 + 1e-12)))
-    if most < 1:
-        raise InfeasibleError("plan.at_most_cost, plan.at_most_power: not enough for a single chip")
+    for key, what, kind in (("at_most_cost", "price", "money"), ("at_most_power", "power", "power")):
+        limit = getattr(request, key)
+        if limit is None:
+            continue
+        each = chip_share(system, what, f"plan.{key}")
+        if limit < each * (1 - 1e-12):
+            raise InfeasibleError(
+                f"plan.{key} {format_quantity(limit, kind)}: not enough for a single chip, which takes "
+                f"{format_quantity(each, kind)} with its share of memory, links and switches"
+            )
+        most = min(most, math.floor(limit / each * (1 + 1e-12)))
     return replace(request, at_most_chips=most) if most < system.chips else request
 
 
@@ -329,17 +314,17 @@ def search_plans(
         reachable = reachable_bytes_per_s(search.system.dimensions, search.system.chip.efficiency.link_max)
     space = PlanSpace(search.workload, search.system, request, reachable)
     levels = _Levels(search, space, record)
-    weight = weight_of(search.system, request.objective or "time")
+    objective = objective_of(search.workload, search.system, request)
     # a fixed number of tiles cuts fewer tokens into smaller ones: then a class may be better than the one that
     # otherwise dominates it
     may_dominate = search.assumptions.partitions.tiles is None and not search.settings.certify_all
     found = BestFirst(
         space=space,
-        table=ClassTable(space, levels.least(), levels.messages(), weight, may_dominate),
+        table=ClassTable(space, levels.least(), levels.messages(), objective.weight, may_dominate),
         assumptions=search.assumptions,
         timer=search.timer,
         evaluator=levels,
-        weight=weight,
+        objective=objective,
         threshold=threshold,
         late=search.late,
         capacity=search.capacity_bytes,
@@ -431,13 +416,29 @@ def _rising(search: Search, tensor: int) -> list[int]:
     return [p for p in range(1, min(left, search.workload.layers) + 1) if search.workload.layers % p == 0]
 
 
+def least_chip_seconds(search: Search) -> float | None:
+    """Chip-seconds per sample of the plan that takes fewest, without limits per unit of work; None where none fits."""
+    request = replace(
+        limited_request(search.system, search.request),
+        objective="energy", at_most_unit_cost=None, at_most_unit_energy=None, best=None, within=None,
+    )  # fmt: skip
+    try:
+        found = _named(search, "least", [request], 1.0)
+    except InputError:
+        found = _named(search, "least", [replace(request, objective="cost")], 1.0)
+    return None if found.plan is None or not found.samples_per_s else found.plan["chips_used"] / found.samples_per_s
+
+
 def _named(search: Search, name: str, requests: list[PlanRequest], best_value: float) -> Baseline:
     """The best plan of the first request that has one."""
     for request in requests:
         kept: list[tuple[float, Evaluated]] = []
+        objective = objective_of(search.workload, search.system, request)
 
-        def record(found: Evaluated, kept: list[tuple[float, Evaluated]] = kept) -> float:
-            value = search.value(found)
+        def record(
+            found: Evaluated, kept: list[tuple[float, Evaluated]] = kept, objective: Objective = objective
+        ) -> float:
+            value = objective.value_of(found.plan.chips, found.iteration.seconds / found.plan.batch)
             if not kept or value < kept[0][0]:
                 kept[:] = [(value, found)]
             return value

@@ -43,7 +43,8 @@ def with_request(p: PartitionProblem, request: PartitionRequest, context: Contex
 
 def total_limits(limits: Mapping[str, float], context: Context) -> list[TotalLimit]:
     """Limits with their prices: traffic counts bytes, energy the chip's power for the time and the memory's energy
-    per byte. Raises InputError where the chip states no power or its memory no energy."""
+    per byte where the chip's power does not include it. Raises InputError where the chip states no power or its memory
+    no energy."""
     found = []
     chip = context.system.chip
     for name, most in limits.items():
@@ -61,7 +62,7 @@ def total_limits(limits: Mapping[str, float], context: Context) -> list[TotalLim
                     else "energy: 7 pJ/bit in the memory's file"
                 )
             )
-        found.append(TotalLimit(name, chip.power_w, per_byte, most))
+        found.append(TotalLimit(name, chip.power_w, 0.0 if chip.memories[0].in_chip else per_byte, most))
     return found
 
 

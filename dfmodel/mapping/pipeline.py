@@ -256,17 +256,22 @@ def boundary_send_s(workload: Workload, plan: Plan, context: Context, blocks: Se
     """
     if plan.degree("pipeline") == 1 or (context.assumptions.iteration.hide_sends and plan.chunks > 1):
         return 0.0
-    main = main_block([n for _, n in workload.blocks])
-    block = blocks[main].block
-    size = sum(
-        x.bytes_in("token" if context.sequence and "token" in x.dims else "replicated", context.chips)
-        for x in boundary_tensors(block)
-    )
+    size = boundary_bytes(workload, context, blocks)
     whole = float(context.model("point_to_point", size, plan.groups["pipeline"]))
     if context.sequence or context.chips == 1:
         return whole
     share = float(context.model("point_to_point", size / context.chips, plan.groups["pipeline"]))
     return min(whole, share + context.collective_s("all_gather", size))
+
+
+def boundary_bytes(workload: Workload, context: Context, blocks: Sequence[BlockEvaluation]) -> float:
+    """Bytes of one micro-batch's activations that a chip hands to the next stage."""
+    main = main_block([n for _, n in workload.blocks])
+    block = blocks[main].block
+    return sum(
+        x.bytes_in("token" if context.sequence and "token" in x.dims else "replicated", context.chips)
+        for x in boundary_tensors(block)
+    )
 
 
 def boundary_tensors(block: Block) -> list[Tensor]:

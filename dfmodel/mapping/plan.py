@@ -12,6 +12,7 @@ import numpy as np
 
 from dfmodel.errors import InputError, did_you_mean
 from dfmodel.mapping.model_state import ZERO_STAGES
+from dfmodel.mapping.objective import PerUnit, parse_per_unit
 from dfmodel.mapping.partition_request import PartitionRequest
 from dfmodel.mapping.recompute import RECOMPUTE, is_selective
 from dfmodel.mapping.schedules import SCHEDULES, in_flight_table
@@ -26,7 +27,7 @@ DEGREES = ("tensor", "context", "data", "pipeline")
 
 LARGEST_MICRO_BATCH = 8
 
-#: What is minimised: seconds; seconds x price or x power of the chips used (throughput per dollar, per watt).
+#: What is minimised per sample: seconds, USD or joules of the chips used (mapping/objective.py).
 OBJECTIVES = ("time", "cost", "energy")
 
 #: Asks for every schedule, those included that need a backward pass in two parts.
@@ -117,7 +118,8 @@ class PlanRequest:
     `sharding` pins kernels' strategies by name, `partition` kernels' partition numbers. `limits` are the most a block
     may take in one pass on one chip: {"traffic": bytes through memory, "energy": joules}. `use_all_chips` leaves out
     plans with idle chips, `at_most_chips` those that use more; with `batch_at_most` the workload's batch is the most a
-    plan may take, else what it takes.
+    plan may take, else what it takes. `at_most_cost` and `at_most_power` limit price (USD) and power (W) of the chips
+    used, `at_most_unit_cost` and `at_most_unit_energy` USD and joules per unit of work.
     """
 
     tensor: int | None = None
@@ -137,6 +139,8 @@ class PlanRequest:
     batch_at_most: bool | None = None
     at_most_power: float | None = None
     at_most_cost: float | None = None
+    at_most_unit_cost: PerUnit | None = None
+    at_most_unit_energy: PerUnit | None = None
     objective: str | None = None
     best: int | None = None
     within: float | None = None
@@ -213,14 +217,19 @@ def plan_request(settings: Mapping[str, Any]) -> PlanRequest:
     return PlanRequest(**{**settings, "limits": limits, **quantities})
 
 
-def _at_most(settings: Mapping[str, Any]) -> tuple[dict[str, float], list[str]]:
+def _at_most(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Limits on power and cost and the margin of the best plans as numbers, and what is wrong with them."""
-    found: dict[str, float] = {}
+    found: dict[str, Any] = {}
     problems = []
-    for key, kind in (("at_most_power", "power"), ("at_most_cost", "money")):
+    for key, kind, read in (
+        ("at_most_power", "power", parse),
+        ("at_most_cost", "money", parse),
+        ("at_most_unit_cost", "money", parse_per_unit),
+        ("at_most_unit_energy", "energy", parse_per_unit),
+    ):
         if settings.get(key) is not None:
             try:
-                found[key] = parse(settings[key], kind, f"plan.{key}")
+                found[key] = read(settings[key], kind, f"plan.{key}")
             except InputError as error:
                 problems += error.problems
     within = settings.get("within")

@@ -102,6 +102,8 @@ class Result:
     assumed: tuple[str, ...]
     cost: Mapping[str, Any]
     power: Mapping[str, Any]
+    #: Joules of the iteration: stated power for its time, and what it computes and moves.
+    energy: Mapping[str, Any]
     versions: Mapping[str, str]
     wall_s: float
     alternatives: tuple[Mapping[str, Any], ...] = field(default=())

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from dfmodel.assumptions import Assumptions
 from dfmodel.errors import InfeasibleError, InputError, LimitError, did_you_mean
 from dfmodel.mapping.best_first import Counts
@@ -19,11 +17,11 @@ from dfmodel.mapping.footprint import live_bytes
 from dfmodel.mapping.kernel_search import (
     Baseline,
     baselines,
+    least_chip_seconds,
     limited_request,
     search_plans,
     seed,
     try_most_saving,
-    weight_of,
 )
 from dfmodel.mapping.kernel_time import KernelTimer
 from dfmodel.mapping.map_block import (
@@ -32,6 +30,7 @@ from dfmodel.mapping.map_block import (
     second_opinions,
 )
 from dfmodel.mapping.mapper import BlockMapper, Key, key_of
+from dfmodel.mapping.objective import limits_in_words, objective_of
 from dfmodel.mapping.pipeline import Iteration, amortised
 from dfmodel.mapping.plan import Plan, PlanRequest, candidate_plans, check_space, one_schedule_each
 from dfmodel.mapping.sharding import NoShardingError
@@ -104,7 +103,7 @@ class Search:
         self.mapper = BlockMapper(
             self.workload, self.system, self.assumptions, self.request, self.settings, self._limits
         )
-        self._weight = weight_of(self.system, self.request.objective or "time")
+        self.objective = objective_of(self.workload, self.system, self.request)
 
     @property
     def as_arrays(self) -> bool:
@@ -113,9 +112,8 @@ class Search:
         return self.assumptions.iteration.model == "scheduled"
 
     def value(self, found: Evaluated) -> float:
-        """What is minimised: seconds per sample, times price or power of the chips used where the objective says so."""
-        weight = float(self._weight(np.array([found.plan.chips]))[0])
-        return found.iteration.seconds / found.plan.batch * weight
+        """What is minimised, per sample; infinite where a limit per unit of work is not kept."""
+        return self.objective.value_of(found.plan.chips, found.iteration.seconds / found.plan.batch)
 
     def run(self) -> tuple[Evaluated, list[dict[str, Any]]]:
         """The best plan, and the programs that prove its levels.
@@ -125,6 +123,7 @@ class Search:
         """
         self._check_pins()
         if not self.as_arrays:
+            self._check_chips()
             self._plans = list(candidate_plans(self.workload, self.system, self.request))
             self.counted = len(self._plans)
         try:
@@ -165,7 +164,7 @@ class Search:
                 raise LimitError("no plan evaluated within the time limit; raise --time-limit")
             if counts.cut_by_memory and not self.shortfalls:
                 try_most_saving(self, found[0])
-            raise self._why_nothing(self.refused)
+            raise self._over_limit() or self._why_nothing(self.refused)
         best = self.best_plans[0]
         self.out_of_time = open_bound < self.value(best)
         share = min(1.0, open_bound / self.value(best))
@@ -174,6 +173,8 @@ class Search:
 
     def _record(self, found: Evaluated) -> float:
         value = self.value(found)
+        if value == math.inf:
+            return value
         if not self.best_plans or value < self.value(self.best_plans[0]):
             self.progress(f"best {format_quantity(found.iteration.seconds, 'time')} per iteration")
         if all(found.plan != known.plan for known in self.best_plans):
@@ -227,7 +228,33 @@ class Search:
             self._keep(found)
         if not self.best_plans:
             raise self._why_nothing(refused)
-        return self.best_plans[0]
+        best = self.best_plans[0]
+        if self.value(best) == math.inf:
+            # all plans use all chips for one batch: the fastest takes the fewest chip-seconds
+            raise self._beyond(best.iteration.seconds / best.plan.batch * best.plan.chips)
+        return best
+
+    def _check_chips(self) -> None:
+        """Raises InfeasibleError where chips, cost or power are limited to less than all chips, which the original's
+        iteration uses."""
+        most = limited_request(self.system, self.request).at_most_chips
+        if most is not None and most < self.system.chips:
+            raise InfeasibleError(
+                f"plan.at_most_chips, plan.at_most_cost, plan.at_most_power: they leave {most} of the "
+                f"{self.system.chips} chips, and plans under assumptions.iteration.model=amortised use all; make the "
+                "system smaller, or use assumptions.iteration.model=scheduled"
+            )
+
+    def _over_limit(self) -> InfeasibleError | None:
+        """The error for limits per unit of work that no plan keeps; None where nothing fits without them either."""
+        if self.request.at_most_unit_cost is None and self.request.at_most_unit_energy is None:
+            return None
+        least = least_chip_seconds(self)
+        return None if least is None else self._beyond(least)
+
+    def _beyond(self, chip_seconds: float) -> InfeasibleError:
+        told = limits_in_words(self.workload, self.system, self.request, chip_seconds)
+        return InfeasibleError(f"{self.workload.title}: no plan keeps {told}")
 
     def _by_floor(self, refused: list[InfeasibleError]) -> Iterator[Record]:
         """Plans to evaluate with a lower bound of their seconds, best first.

@@ -15,6 +15,7 @@ import yaml
 
 from dfmodel.errors import InputError
 from dfmodel.mapping.result import Result
+from dfmodel.mapping.unit_costs import cost_rows
 from dfmodel.reporting.plot_worker import PlotWorker
 from dfmodel.reporting.plots import write_plots
 from dfmodel.reporting.tables import breakdown_rows, kernel_rows, partition_rows, write_csv
@@ -28,7 +29,7 @@ def write_run(
     log_text: str = "",
     worker: PlotWorker | None = None,
 ) -> Path:
-    """Write config.yaml, result.json, mapping.csv, partitions.csv, breakdown.csv, solver.log and plots/.
+    """Write config.yaml, result.json, mapping.csv, partitions.csv, breakdown.csv, cost.csv, solver.log and plots/.
 
     Without `out` the folder is runs/<UTC time>-<workload>-<system>-<hash of the configuration>. Raises InputError
     where the place is taken (and not `force`) or cannot be written.
@@ -65,6 +66,7 @@ def _fill(folder: Path, result: Result, config: Mapping[str, Any], log_text: str
     write_csv(kernel_rows(result), folder / "mapping.csv")
     write_csv(partition_rows(result), folder / "partitions.csv")
     write_csv(breakdown_rows(result), folder / "breakdown.csv")
+    write_csv(cost_rows(result.cost, result.metrics), folder / "cost.csv")
     (folder / "solver.log").write_text(log_text)
     if worker is not None:
         worker.finish(result, folder / "plots")

@@ -103,6 +103,35 @@ def _summary(result: Result) -> list[tuple[str, str]]:
         ),
     ]
     rows += _money("cost", result.cost, "money") + _money("power", result.power, "power")
+    return rows + _per_unit(result, unit)
+
+
+def _per_unit(result: Result, unit: str) -> list[tuple[str, str]]:
+    """How the chip is made, where that is modelled; what a unit of work costs and takes."""
+    rows = []
+    made = result.cost["silicon"]
+    if made is not None:
+        rows.append(
+            (
+                "silicon",
+                f"{made['dies']} x {made['die_mm2']:,.0f} mm2 on {made['process']}, "
+                f"yield {100 * made['die_yield']:.1f} %, package {made['package_usd']:,.0f} USD, "
+                f"price {made['price_usd']:,.0f} USD",
+            )
+        )
+    usd = result.metrics[f"usd_per_M{unit}"]
+    parts = ((n, result.cost[f"usd_per_{unit}_{k}"]) for n, k in (("price", "written_off"), ("electricity",) * 2))
+    if usd is not None:
+        shown = ", ".join(f"{name} {1e6 * value:.4g}" for name, value in parts if value is not None)
+        rows.append(("cost of work", f"{usd:.4g} USD per million {unit}s ({shown})"))
+    joules, moved = result.metrics[f"j_per_{unit}"], result.metrics[f"bottom_up_j_per_{unit}"]
+    told = []
+    if joules is not None:
+        told.append(f"{format_quantity(joules, 'energy')} per {unit} at stated power")
+    if moved is not None:
+        told.append(f"{format_quantity(moved, 'energy')} for computing and moving alone")
+    if told:
+        rows.append(("energy", f"{', '.join(told)}; PUE {result.energy['pue']:.4g}"))
     return rows
 
 
@@ -121,7 +150,9 @@ def _money(name: str, figures: Mapping[str, Any], dimension: str) -> list[tuple[
         return [(name, f"unknown: no {', '.join(figures.get('missing', []))}")]
     uncounted = figures.get("uncounted") or []
     without = f" without {len(uncounted)} unpriced items" if uncounted else ""
-    return [(name, f"{format_quantity(figures['total'], dimension)}{without}")]
+    assumed = len(figures.get("assumed") or [])
+    how = f" ({assumed} of its inputs assumed, listed below)" if assumed else ""
+    return [(name, f"{format_quantity(figures['total'], dimension)}{without}{how}")]
 
 
 def _breakdown(result: Result) -> str:

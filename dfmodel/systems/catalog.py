@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from dfmodel.catalog_files import MOST_ALIASES, Dirs, catalog_dirs, find, is_path, list_names, load_yaml, validated
 from dfmodel.errors import InputError, did_you_mean
-from dfmodel.systems.chip import Chip, Efficiency, TileArray
+from dfmodel.systems.chip import Chip, Efficiency, OperationEnergy, TileArray
 from dfmodel.systems.defaults import with_defaults
 from dfmodel.systems.gemm import GemmCurve
 from dfmodel.systems.memory import Memory
@@ -29,8 +29,11 @@ from dfmodel.systems.schema import (
     EfficiencyFile,
     LinkFile,
     MemoryFile,
+    ProcessFile,
     SystemFile,
 )
+from dfmodel.systems.silicon import Process, silicon
+from dfmodel.systems.silicon_files import demand_of, process_of
 from dfmodel.systems.system import System
 
 __all__ = [
@@ -57,6 +60,8 @@ KINDS = (
     "models",
     "graphs",
     "cases",
+    "costs",
+    "processes",
 )
 
 Built = TypeVar("Built")
@@ -126,6 +131,11 @@ def load_efficiency(name: str, dirs: Dirs = ()) -> Efficiency:
     return _efficiency(_named("efficiency", name, dirs))
 
 
+def load_process(name: str, dirs: Dirs = ()) -> Process:
+    """The semiconductor process `name`."""
+    return _process(_named("processes", name, dirs))
+
+
 def load_system(name: str, overrides: Mapping[str, Any] | None = None, dirs: Dirs = ()) -> System:
     """The system `name`, changed by `overrides`: dotted keys of its file to values.
 
@@ -176,6 +186,7 @@ def _memory(entry: _Entry) -> Memory:
         usd=spec.price,
         w=spec.power,
         j_per_byte=spec.energy,
+        assumed=_money_keys(entry.data),
     )
 
 
@@ -212,7 +223,18 @@ def _link(entry: _Entry, links_here: int | None) -> Link:
         switch_w_per_byte_per_s=spec.switch_power_per_bandwidth,
         j_per_byte=spec.energy,
         achieved=_achieved(entry, spec),
+        assumed=_money_keys(entry.data),
     )
+
+
+def _money_keys(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """What of a memory's or link's price, power and energy no source states, as reports call it."""
+    found = []
+    for key in assumed_values(data):
+        word = key.removesuffix("_per_bandwidth").replace("_", " ")
+        if word.removeprefix("switch ") in ("price", "power", "energy"):
+            found.append(word)
+    return tuple(dict.fromkeys(found))
 
 
 def _achieved(entry: _Entry, spec: LinkFile, depth: int = 0) -> tuple[Achieved, ...]:
@@ -270,6 +292,10 @@ def _chip(entry: _Entry, memories: tuple[Memory, ...] | None = None, efficiency:
             reference = {"base": data["kind"], **reference}
         if reference != "":
             efficiency = problems.attempt(lambda: _efficiency(entry.resolve("efficiency", reference, key)))
+    process = None
+    stated = data.get("silicon")
+    if isinstance(stated, dict) and isinstance(stated.get("process"), str | dict):
+        process = problems.attempt(lambda: _process(entry.resolve("processes", stated["process"], "silicon.process")))
     problems.raise_any()
     assert spec is not None and memories is not None and efficiency is not None
     matrix: dict[str, float] = dict(spec.peak.matrix)
@@ -279,6 +305,10 @@ def _chip(entry: _Entry, memories: tuple[Memory, ...] | None = None, efficiency:
         tiles = TileArray(spec.tiles.count, spec.tiles.lanes, spec.tiles.stages, spec.tiles.clock)
         matrix |= dict.fromkeys(spec.tiles.dtypes, tiles.matrix_flops_per_s)
         vector |= dict.fromkeys(spec.tiles.dtypes, tiles.vector_flops_per_s)
+    made = None
+    if spec.silicon is not None and process is not None:
+        where = f"{entry.where}: silicon"
+        made = silicon(process, demand_of(spec.silicon, matrix, spec.sram, memories, where), where)
     return Chip(
         name=entry.name,
         title=spec.title or entry.name,
@@ -291,11 +321,19 @@ def _chip(entry: _Entry, memories: tuple[Memory, ...] | None = None, efficiency:
         efficiency=efficiency,
         tiles=tiles,
         power_w=spec.power,
-        price_usd=spec.price,
+        price_usd=spec.price if made is None else made.price_usd,
+        silicon=made,
+        energy=OperationEnergy(dict(spec.energy.matrix), spec.energy.vector, spec.energy.sram),
         reconfiguration_s=spec.reconfiguration,
         fusions=spec.fusions,
-        assumed=tuple(dict.fromkeys((*assumed_values(data), *filled, *of_memories))),
+        assumed=tuple(
+            dict.fromkeys((*assumed_values(data), *filled, *of_memories, *(() if made is None else ("price",))))
+        ),
     )
+
+
+def _process(entry: _Entry) -> Process:
+    return process_of(validated(ProcessFile, entry.data, entry.where), entry.name)
 
 
 def _assumed_of_memories(entry: _Entry, references: Any) -> tuple[str, ...]:
@@ -397,6 +435,7 @@ def _system(entry: _Entry) -> System:
         dimensions=tuple(d for d in dimensions if d is not None),
         high_bandwidth_domain=spec.high_bandwidth_domain,
         copies=spec.copies,
+        wiring=spec.wiring,
         facts={**spec.parameters, **spec.facts},
     )
     if spec.chips is not None and spec.chips != system.chips:

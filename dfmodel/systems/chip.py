@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from dfmodel.errors import InputError
 from dfmodel.systems.gemm import GemmCurve
 from dfmodel.systems.memory import Memory
+from dfmodel.systems.silicon import Silicon
 
 #: attention: scores, softmax and context in one kernel; epilogue: elementwise work after a matrix kernel that makes
 #: its operand; elementwise: elementwise kernels in a row, norms included.
@@ -85,6 +86,16 @@ class Efficiency:
 
 
 @dataclass(frozen=True)
+class OperationEnergy:
+    """Joules of what a chip does, where known: of matrix work per FLOP by format, of vector work per FLOP, and of a
+    byte read from or written to its on-chip memory. Leakage, clocks and control are not part of it."""
+
+    matrix_j_per_flop: Mapping[str, float] = field(default_factory=dict)
+    vector_j_per_flop: float | None = None
+    sram_j_per_byte: float | None = None
+
+
+@dataclass(frozen=True)
 class Chip:
     """A chip. Peaks are dense, per dtype; `memories` go from the fastest tier outwards."""
 
@@ -100,6 +111,9 @@ class Chip:
     tiles: TileArray | None = None
     power_w: float | None = None
     price_usd: float | None = None
+    energy: OperationEnergy = OperationEnergy()
+    #: How it is made, where its price follows from that.
+    silicon: Silicon | None = None
     reconfiguration_s: float = 0.0
     #: What a kernel-by-kernel chip's software can run as one kernel: see FUSIONS.
     fusions: tuple[Fusion, ...] = ()

@@ -7,12 +7,36 @@ price; power alike. Hosts, racks, cooling and cables are not part of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+from dfmodel.systems.chip import Chip
+from dfmodel.systems.memory import Memory
 from dfmodel.systems.network import Link
 from dfmodel.systems.system import System
 from dfmodel.systems.wiring import wiring
+
+#: Parts of a bill beside the chips.
+_PARTS = ("memory", "links", "switches")
+
+#: Where a figure comes from: a source, an assumption, the chip's own figure, or nowhere (counted as nothing).
+Status = Literal["stated", "assumed", "in the chip", "unknown"]
+
+
+@dataclass(frozen=True)
+class CostItem:
+    """One line of a system's bill. `amount` counts chips or memory tiers, of links and switch ports the bytes/s of all
+    of them in `dimension`; `usd` and `w` are for all, None where unknown."""
+
+    part: Literal["chips", "memory", "links", "switches"]
+    name: str
+    amount: float
+    usd: float | None
+    w: float | None
+    usd_status: Status
+    w_status: Status
+    dimension: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,52 +83,101 @@ class SystemPower:
 
 def system_cost(system: System) -> SystemCost:
     """Price of all chips, memories, links and switch ports of `system`, in USD."""
-    chip = system.chip
-    return SystemCost(
-        chips_usd=None if chip.price_usd is None else system.chips * chip.price_usd,
-        memory_usd=system.chips * sum(m.price_usd for m in chip.memories),
-        links_usd=sum(b * link.usd_per_byte_per_s for link, b, _ in _bandwidths(system)),
-        switches_usd=sum(b * link.switch_usd_per_byte_per_s for link, _, b in _bandwidths(system)),
-        missing=() if chip.price_usd is not None else (f"price of chip '{chip.name}'",),
-        assumed=(f"price of chip '{chip.name}'",) if "price" in chip.assumed else (),
-        uncounted=tuple(
-            [f"price of memory '{m.name}'" for m in chip.memories if not m.price_usd]
-            + _once(
-                f"price of link '{d.link.name}' and its switches"
-                for d in system.dimensions
-                if not (d.link.usd_per_byte_per_s or d.link.switch_usd_per_byte_per_s)
-            )
-        ),
-    )
+    items = cost_items(system)
+    memory, links, switches = (sum(i.usd or 0.0 for i in items if i.part == part) for part in _PARTS)
+    return SystemCost(items[0].usd, memory, links, switches, *_told("price", items, [i.usd_status for i in items]))
 
 
 def system_power(system: System) -> SystemPower:
     """Power of all chips, memories, links and switch ports of `system`, in watts."""
-    chip = system.chip
-    return SystemPower(
-        chips_w=None if chip.power_w is None else system.chips * chip.power_w,
-        memory_w=system.chips * sum(m.power_w for m in chip.memories),
-        links_w=sum(b * link.w_per_byte_per_s for link, b, _ in _bandwidths(system)),
-        switches_w=sum(b * link.switch_w_per_byte_per_s for link, _, b in _bandwidths(system)),
-        missing=() if chip.power_w is not None else (f"power of chip '{chip.name}'",),
-        assumed=(f"power of chip '{chip.name}'",) if "power" in chip.assumed else (),
-        uncounted=tuple(
-            [f"power of memory '{m.name}'" for m in chip.memories if not m.power_w]
-            + _once(
-                f"power of link '{d.link.name}' and its switches"
-                for d in system.dimensions
-                if not (d.link.w_per_byte_per_s or d.link.switch_w_per_byte_per_s)
-            )
-        ),
+    items = cost_items(system)
+    memory, links, switches = (sum(i.w or 0.0 for i in items if i.part == part) for part in _PARTS)
+    return SystemPower(items[0].w, memory, links, switches, *_told("power", items, [i.w_status for i in items]))
+
+
+def cost_items(system: System) -> list[CostItem]:
+    """The system's bill: its chips first, then their memories, the links and the switch ports of each dimension."""
+    return [
+        _chips(system.chip, system.chips),
+        *(_memory(m, system.chips) for m in system.chip.memories),
+        *_network(system),
+    ]
+
+
+def _chips(chip: Chip, chips: int) -> CostItem:
+    usd = None if chip.price_usd is None else chips * chip.price_usd
+    watts = None if chip.power_w is None else chips * chip.power_w
+    return CostItem(
+        "chips",
+        chip.name,
+        chips,
+        usd,
+        watts,
+        _status(usd, "price", chip.assumed),
+        _status(watts, "power", chip.assumed),
     )
 
 
-def _bandwidths(system: System) -> Iterator[tuple[Link, float, float]]:
-    """Per dimension: its link, and the bytes/s of all its links and of all its switch ports."""
-    for dimension, wires in zip(system.dimensions, wiring(system.dimensions), strict=True):
-        per_place = dimension.link.bytes_per_s * wires.lanes
-        yield dimension.link, wires.links * per_place, wires.ports * per_place
+def _memory(memory: Memory, chips: int) -> CostItem:
+    usd = None if memory.price_usd is None else chips * memory.price_usd
+    watts = None if memory.power_w is None else chips * memory.power_w
+    usd_status, w_status = (_status(v, key, memory.assumed) for v, key in ((usd, "price"), (watts, "power")))
+    if memory.in_chip:
+        usd_status = usd_status if usd else "in the chip"
+        w_status = w_status if watts else "in the chip"
+    return CostItem("memory", memory.name, chips, usd, watts, usd_status, w_status)
 
 
-def _once(names: Iterator[str]) -> list[str]:
-    return list(dict.fromkeys(names))
+def _network(system: System) -> Iterator[CostItem]:
+    """Links, then switch ports, of each dimension that has any."""
+    for dimension, wires in zip(system.dimensions, wiring(system.dimensions, system.wiring), strict=True):
+        link = dimension.link
+        per_place = link.bytes_per_s * wires.lanes
+        if wires.links:
+            yield _wires("links", link, wires.links * per_place, dimension.name)
+        if wires.ports:
+            yield _wires("switches", link, wires.ports * per_place, dimension.name)
+
+
+def _wires(part: Literal["links", "switches"], link: Link, bytes_per_s: float, dimension: str) -> CostItem:
+    prefix = "switch " if part == "switches" else ""
+    each = (
+        (link.switch_usd_per_byte_per_s, link.switch_w_per_byte_per_s)
+        if prefix
+        else (link.usd_per_byte_per_s, link.w_per_byte_per_s)
+    )
+    usd, watts = (None if e is None else bytes_per_s * e for e in each)
+    return CostItem(
+        part,
+        link.name,
+        bytes_per_s,
+        usd,
+        watts,
+        _status(usd, f"{prefix}price", link.assumed),
+        _status(watts, f"{prefix}power", link.assumed),
+        dimension,
+    )
+
+
+def _status(value: float | None, key: str, assumed: Sequence[str]) -> Status:
+    return "unknown" if value is None else "assumed" if key in assumed else "stated"
+
+
+_CALLED = {"chips": "chip", "memory": "memory", "links": "link", "switches": "switch ports of"}
+
+
+def item_name(item: CostItem) -> str:
+    """What reports call a line of the bill."""
+    return f"{_CALLED[item.part]} '{item.name}'"
+
+
+def _told(
+    what: str, items: Sequence[CostItem], statuses: Sequence[Status]
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """What is missing, uncounted and assumed, in words, each once."""
+    found: dict[str, dict[str, None]] = {"missing": {}, "uncounted": {}, "assumed": {}}
+    for item, status in zip(items, statuses, strict=True):
+        kind = ("missing" if item.part == "chips" else "uncounted") if status == "unknown" else status
+        if kind in found:
+            found[kind][f"{what} of {item_name(item)}"] = None
+    return tuple(found["missing"]), tuple(found["uncounted"]), tuple(found["assumed"])

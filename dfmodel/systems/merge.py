@@ -9,7 +9,10 @@ from typing import Any
 from dfmodel.errors import InputError, did_you_mean
 
 #: Keys whose text value is the name of another catalog file.
-REFERENCE_KEYS = frozenset({"chip", "memory", "efficiency", "link"})
+REFERENCE_KEYS = frozenset({"chip", "memory", "efficiency", "link", "process"})
+
+#: The entry of a table by name for what none of its other keys begins.
+OTHER = "other"
 
 _TEXT_KEYS = frozenset({"sources", "status", "source", "notes", "title", "name"})
 _NUMBER = re.compile(r"\s*[+-]?\.?\d")
@@ -95,6 +98,12 @@ def covered(path: str, table: Mapping[str, str]) -> str | None:
         if found is not None:
             return found
     return table.get("*")
+
+
+def by_beginning(table: Mapping[str, float], name: str) -> float | None:
+    """The entry of `table` with the longest key that `name` begins with, else the one called `other`."""
+    found = [key for key in table if name.startswith(key)]
+    return table[max(found, key=len)] if found else table.get(OTHER)
 
 
 def assumed_values(data: Mapping[str, Any]) -> tuple[str, ...]:

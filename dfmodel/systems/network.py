@@ -60,7 +60,8 @@ class Achieved:
 
 @dataclass(frozen=True)
 class Link:
-    """One link. `bytes_per_s` is per link and direction; prices and powers are per byte/s of it.
+    """One link. `bytes_per_s` is per link and direction; prices and powers are per byte/s of it, None where unstated;
+    `assumed` says which of its values no source states.
 
     `latency_s` is that of one hop: chip to chip over the link, or chip to chip through a switch. Of `achieved` the
     first that covers a phase holds for it; where none does, the efficiency that the user of the link assumes.
@@ -69,12 +70,13 @@ class Link:
     name: str
     bytes_per_s: float
     latency_s: float = 0.0
-    usd_per_byte_per_s: float = 0.0
-    w_per_byte_per_s: float = 0.0
-    switch_usd_per_byte_per_s: float = 0.0
-    switch_w_per_byte_per_s: float = 0.0
+    usd_per_byte_per_s: float | None = None
+    w_per_byte_per_s: float | None = None
+    switch_usd_per_byte_per_s: float | None = None
+    switch_w_per_byte_per_s: float | None = None
     j_per_byte: float | None = None
     achieved: tuple[Achieved, ...] = ()
+    assumed: tuple[str, ...] = ()
 
     def achieved_in(self, kind: str, operation: str, algorithm: str) -> Achieved | None:
         """What is known of this link in such a phase."""

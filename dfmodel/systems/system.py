@@ -9,6 +9,24 @@ from dataclasses import dataclass, field, replace
 from dfmodel.systems.chip import Chip
 from dfmodel.systems.memory import merged
 from dfmodel.systems.network import Dimension
+from dfmodel.systems.wiring import WiringRule
+
+
+@dataclass(frozen=True)
+class Operation:
+    """How a system is run, with what it costs to run it.
+
+    `pue` is the facility's power over that of what it computes with; `amortisation_s` the time over which the price is
+    written off, of which the system works the share `utilisation`; None where nothing is stated. `assumed` are the keys
+    that no source states, `source` the file of catalogs/costs they come from.
+    """
+
+    pue: float = 1.0
+    usd_per_j: float | None = None
+    amortisation_s: float | None = None
+    utilisation: float | None = None
+    assumed: tuple[str, ...] = ()
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -26,6 +44,9 @@ class System:
     high_bandwidth_domain: int | None = None
     #: How many copies of the job the system runs side by side on equal shares of its chips.
     copies: int = 1
+    operation: Operation = Operation()
+    #: How the links of switched and fully connected dimensions are counted.
+    wiring: WiringRule = "per chip"
     #: Other user-facing parameters (nodes, ...), shown with the run.
     facts: Mapping[str, object] = field(default_factory=dict)
 
