@@ -115,7 +115,8 @@ def _per_unit(result: Result, unit: str) -> list[tuple[str, str]]:
             (
                 "silicon",
                 f"{made['dies']} x {made['die_mm2']:,.0f} mm2 on {made['process']}, "
-                f"yield {100 * made['die_yield']:.1f} %, package {made['package_usd']:,.0f} USD, price {made['price_usd']:,.0f} USD",
+                f"yield {100 * made['die_yield']:.1f} %, package {made['package_usd']:,.0f} USD, "
+                f"price {made['price_usd']:,.0f} USD",
             )
         )
     usd = result.metrics[f"usd_per_M{unit}"]
