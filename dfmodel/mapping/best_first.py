@@ -157,7 +157,7 @@ class BestFirst:
             if self.late():
                 self.open_bound = bound
                 break
-            if floor <= bound:
+            if number >= 0 and floor <= bound:
                 for c, plans in self.table.classes_at(number):
                     unseen -= plans
                     self._first_seen(c, plans, floor)
