@@ -165,6 +165,7 @@ class EfficiencyFile(_Part):
     matrix_max_of: dict[Dtype, Share] = {}
     stacks: dict[str, float] = {}
     launch: Time
+    step: Time = 0.0
     status: Literal["assumed", "calibrated"]
     source: str
 
