@@ -1,7 +1,8 @@
 """Hyena language models: projections, short convolutions, gated long convolutions with implicit filters, FFN.
 
 Poli et al., arXiv 2302.10866, and its implementation (HazyResearch/safari): an operator of order n has n + 1
-projections and n - 1 long convolutions, whose filters a small network makes from positions, once per pass and not per sequence.
+projections and n - 1 long convolutions, whose filters a small network makes from positions, once per pass and not per
+sequence. Left out: trained frequencies of its sines, 64 parameters a layer.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ def hyena_workload(model: HyenaModel, run: HyenaSettings) -> Workload:
         "feature": model.filter_features,
         "width": model.filter_width,
         "inner": model.filter_width,
+        "layer": max(1, model.filter_layers - 2),
+        "branch": model.order + 1,
     }
     return sequence_workload(
         "hyena",
@@ -114,60 +117,60 @@ class _Hyena:
         return g.block("residual2_out")
 
     def _operator(self, source: str) -> str:
-        """v, then for every long convolution a gate before it, and a last gate."""
-        v = self._projected("v", source)
-        gates = [self._projected(f"gate{i}", source) for i in reversed(range(self.model.order))]
-        features = self._filter_features()
+        """Projections and short convolutions, then a gate before every long convolution and one after the last."""
+        v, *gates = self._projections(source)
         v = self._gate("product1", {v: CHANNELS, gates[0]: CHANNELS})
         for i, gate in enumerate(gates[1:], 1):
-            taps = self._filter(i, features)
+            taps = self._filter(i)
             convolved = long_convolution(self.g, f"long{i}", v, taps, self.run.fft, self.run.radix, self.passes)
             # the skip of the convolution belongs to the gate that follows
             skip = self.g.weight(f"w_skip{i}", "channel")
             v = self._gate(f"product{i + 1}", {convolved: CHANNELS, v: CHANNELS, gate: CHANNELS, skip: "channel"})
         return v
 
-    def _projected(self, name: str, source: str) -> str:
-        layers.linear(self.g, name, source, HIDDEN, "hidden channel", CHANNELS, bias=True)
-        return short_convolution(self.g, f"short_{name}", f"{name}_out", None)
+    def _projections(self, source: str) -> list[str]:
+        """v and the gates in the order of their use: one product, one convolution of every channel of every branch."""
+        g = self.g
+        walk = "batch token branch channel"
+        layers.linear(g, "in", source, HIDDEN, "hidden branch channel", walk, bias=True)
+        results = ["v", *(f"gate{i}" for i in reversed(range(self.model.order)))]
+        return short_convolution(g, "short", "in_out", results, None, branches=True)
 
     def _gate(self, name: str, operands: dict[str, str]) -> str:
         flops = 1.0 if len(operands) == 2 else 3.0
         self.g.kernel(name, operands, {f"{name}_out": CHANNELS}, "vector", flops, op="gate")
         return f"{name}_out"
 
-    def _filter_features(self) -> str:
-        """The filter network up to its last layer, which each convolution has its own share of."""
-        g = self.g
-        g.constant("positions", "token feature")
-        walk, dim, last = "token feature", "feature", "positions"
-        for i in range(1, self.model.filter_layers):
-            out = "inner" if dim == "width" else "width"
-            layers.linear(g, f"filter{i}", last, walk, f"{dim} {out}", f"token {out}", bias=True)
-            g.kernel(
-                f"sine{i}",
-                {f"filter{i}_out": f"token {out}"},
-                {f"sine{i}_out": f"token {out}"},
-                "vector",
-                _SINE,
-                op="sine",
-            )
-            walk, dim, last = f"token {out}", out, f"sine{i}_out"
-        self._filter_dim = dim
-        return last
+    def _filter(self, i: int) -> str:
+        """Taps of one long convolution, by one kernel: the network of positions, its sines and the decaying window.
 
-    def _filter(self, i: int, features: str) -> str:
-        """Taps of one long convolution: the last layer and the decaying window."""
-        g, dim = self.g, self._filter_dim
-        layers.linear(g, f"taps{i}", features, f"token {dim}", f"{dim} channel", "token channel")
+        The layers but the last are those of every convolution. The backward pass does them again; positions have no
+        gradient.
+        """
+        g, m = self.g, self.model
+        features, width, inner = m.filter_features, m.filter_width, m.filter_layers - 2
+        first, rest = 2.0 * features * width, 2.0 * inner * width**2 + 2.0 * width * m.hidden
+        pointwise = _SINE * width * (inner + 1) + _WINDOW * m.hidden
+        operands = {g.constant("positions", "token feature"): "token feature"}
+        shapes = {
+            "w_filter_first": "feature width",
+            "b_filter_first": "width",
+            **({"w_filter_inner": "layer width inner", "b_filter_inner": "layer width"} if inner else {}),
+            f"w_filter_last{i}": "width channel",
+        }
+        operands |= {g.weight(name, dims): dims for name, dims in shapes.items()}
+        own = frozenset({"feature", "width", "inner", "layer"} & set(" ".join(shapes.values()).split()))
+        forward = first + rest + pointwise
         g.kernel(
-            f"window{i}",
-            {f"taps{i}_out": "token channel"},
-            {f"window{i}_out": "token channel"},
-            "vector",
-            _WINDOW,
-            op="window",
-            saves="nothing",
-            backward_flops_per_point=_WINDOW,
+            f"filter{i}",
+            operands,
+            {f"filter{i}_out": "token channel"},
+            "matrix",
+            forward / m.hidden,
+            op="implicit_filter",
+            gathered=own,
+            unsplittable=own,
+            backward_flops_per_point=(forward + 2.0 * pointwise + first + 2.0 * rest) / m.hidden,
+            backward_repeated_flops_per_point=forward / m.hidden,
         )
-        return f"window{i}_out"
+        return f"filter{i}_out"

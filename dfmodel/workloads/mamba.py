@@ -77,7 +77,7 @@ def _block(g: BlockBuilder, scan: Scan) -> Block:
     layers.norm(g, "norm", "x", "rmsnorm")
     layers.linear(g, "in", "norm_out", HIDDEN, "hidden channel", CHANNELS)
     layers.linear(g, "in_gate", "norm_out", HIDDEN, "hidden channel", CHANNELS)
-    mixed = short_convolution(g, "convolution", "in_out", "silu")
+    (mixed,) = short_convolution(g, "convolution", "in_out", ["mixed"], "silu")
     layers.linear(g, "step_low", mixed, CHANNELS, "channel rank", "batch token rank")
     layers.linear(g, "b", mixed, CHANNELS, "channel state", "batch token state")
     layers.linear(g, "c", mixed, CHANNELS, "channel state", "batch token state")

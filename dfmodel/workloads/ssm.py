@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -85,27 +85,31 @@ def sequence_workload(
     )
 
 
-def short_convolution(g: BlockBuilder, name: str, source: str, activation: str | None) -> str:
-    """A causal convolution of each channel over `tap` tokens, with bias and activation; the name of its result.
+def short_convolution(
+    g: BlockBuilder, name: str, source: str, results: Sequence[str], activation: str | None, branches: bool = False
+) -> list[str]:
+    """A causal convolution of each channel over `tap` tokens, with bias and activation; the names of its results.
 
-    Its backward pass makes the gradients of data and taps, and what the activation had as operand again.
+    With `branches` the source has a dimension of that name, and each branch is a result of its own. The backward pass
+    makes the gradients of data and taps, and what the activation had as operand again.
     """
     after = VECTOR_FLOPS[activation] if activation else 0.0
     taps = g.extents["tap"]
     again = 2.0 if activation else 0.0
+    own = "branch channel" if branches else "channel"
     g.kernel(
         name,
         {
-            source: CHANNELS,
-            g.weight(f"w_{name}", "channel tap"): "channel tap",
-            g.weight(f"b_{name}", "channel"): "channel",
+            source: f"batch token {own}",
+            g.weight(f"w_{name}", f"{own} tap"): f"{own} tap",
+            g.weight(f"b_{name}", own): own,
         },
-        {f"{name}_out": CHANNELS},
+        dict.fromkeys(results, CHANNELS),
         "vector",
         2.0 + (1.0 + after) / taps,
         op="convolution",
-        unsplittable=frozenset({"token", "tap"}),
+        unsplittable=frozenset({"token", "tap", "branch"} if branches else {"token", "tap"}),
         backward_flops_per_point=4.0 + again + (1.0 + 2.0 * after) / taps,
         backward_repeated_flops_per_point=again,
     )
-    return f"{name}_out"
+    return list(results)
