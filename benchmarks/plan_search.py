@@ -1,4 +1,4 @@
-"""Time of the plan search, cold, on six study files and over the number of chips: `python benchmarks/plan_search.py`.
+"""Time of the plan search, cold, on eight study files and over the number of chips: `python benchmarks/plan_search.py`.
 
 Each run is a process of its own; the time is that of the whole command, imports and plots included where it says so.
 `--curve` adds the model of 10^12 parameters on 64 to 131,072 TPU v4.
@@ -26,6 +26,8 @@ RUNS = (
     ("gpt3_1t_131072_tpu", False, ("plan.use_all_chips=true",)),
     ("gpt3_1t_1024_sn30_300", False, ()),
     ("gpt3_1t_1024_sn30_2000", False, ()),
+    ("mamba_256_h100", True, ()),
+    ("hyena_256_h100", True, ()),
 )
 
 CURVE = ((4, 4, 4), (8, 8, 4), (8, 8, 16), (16, 16, 16), (32, 32, 16), (64, 32, 32), (64, 64, 32))

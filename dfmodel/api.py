@@ -32,7 +32,7 @@ from dfmodel.systems.network import Link
 from dfmodel.systems.prices import priced
 from dfmodel.systems.system import System, with_tiers
 from dfmodel.workloads.graph import Workload
-from dfmodel.workloads.registry import build_workload, is_llm
+from dfmodel.workloads.registry import build_workload, model_kind
 
 Made = TypeVar("Made")
 
@@ -118,9 +118,9 @@ def run(
     costs = tried(lambda: load_costs(config.cost, config.cost_overrides, catalogs))
     request = tried(lambda: plan_request(config.plan))
     overrides = dict(config.workload_overrides)
-    able = system is not None and assumptions is not None and _fuses_attention(system, assumptions)
-    if able and "attention" not in overrides and is_llm(config.workload, catalogs):
-        overrides["attention"] = "fused"
+    kind = tried(lambda: model_kind(config.workload, catalogs))
+    if system is not None and assumptions is not None and kind is not None:
+        overrides = {**_chip_choices(kind, system, assumptions), **overrides}
     workload = tried(lambda: build_workload(config.workload, overrides, catalogs))
     if problems or workload is None or system is None or assumptions is None or request is None or costs is None:
         raise InputError(problems)
@@ -131,6 +131,15 @@ def run(
     deadline = None if time_limit_s is None else began + time_limit_s
     state, best, proofs = search(workload, system, assumptions, request, settings, progress, deadline)
     return build_result(state, best, proofs, time.perf_counter() - began, gap)
+
+
+def _chip_choices(kind: str, system: System, assumptions: Assumptions) -> dict[str, str]:
+    """Settings of a kind of model that follow from the chip where a run leaves them out."""
+    if kind == "llm" and _fuses_attention(system, assumptions):
+        return {"attention": "fused"}
+    if kind == "hyena":
+        return {"on_chip": f"{system.chip.sram_bytes:.0f} B"}
+    return {}
 
 
 def _fuses_attention(system: System, assumptions: Assumptions) -> bool:

@@ -253,7 +253,7 @@ def _names(kind: str, dirs: list[str]) -> list[str]:
     from dfmodel.catalog_files import list_names
 
     if kind == "workloads":
-        return ["llm", *list_names("graphs", dirs), *list_names("models", dirs)]
+        return ["llm", "mamba", "hyena", *list_names("graphs", dirs), *list_names("models", dirs)]
     return list_names(KINDS[kind], dirs)
 
 

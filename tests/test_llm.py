@@ -9,9 +9,9 @@ from dfmodel.catalog_files import list_names
 from dfmodel.errors import InputError, UnknownNameError
 from dfmodel.workloads.differentiate import saved_for_backward
 from dfmodel.workloads.llm import LlmModel, llm_workload, load_model
-from dfmodel.workloads.registry import build_workload
+from dfmodel.workloads.registry import build_workload, model_kind
 
-MODELS = list_names("models")
+MODELS = [name for name in list_names("models") if model_kind(name) == "llm"]
 
 #: What the sources print, held here apart from the catalog so that an edited file is noticed.
 PRINTED = {

@@ -83,7 +83,7 @@ def fused_seconds(block: Block, kernels: Sequence[Kernel], strategies: Sequence[
     need in those they give, tensors between them on chip."""
     compute = sum(context.timer.kernel_s(k, s.split, context.chips) for k, s in zip(kernels, strategies, strict=True))
     memory = context.timer.memory_s(_moved_together(block, kernels, strategies, context))
-    return combine(context.overlap, compute, memory, 0.0) + context.start_s
+    return combine(context.overlap, compute, memory, 0.0) + context.starts_s(kernels)
 
 
 def _moved_together(block: Block, kernels: Sequence[Kernel], strategies: Sequence[Strategy], context: Context) -> float:
@@ -94,7 +94,7 @@ def _moved_together(block: Block, kernels: Sequence[Kernel], strategies: Sequenc
     for kernel, strategy in zip(kernels, strategies, strict=True):
         split = strategy.split
         share = 1.0 if split is None else math.ceil(kernel.dims[split] / context.chips) / kernel.dims[split]
-        moved += kernel.extra_bytes
+        moved += kernel.extra_bytes + context.bytes_between_runs(kernel, split)
         weights: dict[str, float] = {}
         for operand, layout in zip(kernel.inputs, strategy.needs, strict=True):
             tensor = block.tensors[operand.tensor]
@@ -214,10 +214,9 @@ def _use(
     tile: float,
     leaves: bool,
 ) -> TensorUse:
-    levels = evaluator.block.levels
     producer = evaluator.block.producer.get(name)
     ordered = sorted(consumers, key=index.__getitem__)
-    depths = tuple(1 if producer is None else levels[c] - levels[producer] + 1 for c in ordered)
+    depths = tuple(1 if producer is None else evaluator.depth(name, c) for c in ordered)
     return TensorUse(
         name=name,
         producer=None if producer is None else index[producer],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -79,6 +80,14 @@ class Context:
         """What starting a partition adds: reconfiguration of a dataflow chip, a kernel launch elsewhere."""
         return self.system.chip.reconfiguration_s if self.dataflow else self.timer.launch_s
 
+    def starts_s(self, kernels: Iterable[Kernel]) -> float:
+        """What starting `kernels` together adds: a kernel-by-kernel chip starts each of a kernel's runs."""
+        return self.start_s if self.dataflow else self.start_s * max((k.runs for k in kernels), default=1)
+
+    def bytes_between_runs(self, kernel: Kernel, split: str | None) -> float:
+        """What one chip moves through memory between runs of a kernel; a dataflow chip lays the runs out in space."""
+        return 0.0 if self.dataflow else kernel.bytes_between_runs(split, self.chips)
+
     def collective_s(self, operation: str, message_bytes: float) -> float:
         """Seconds of a collective over the tensor parallel group that no matrix kernel hides."""
         if self.chips == 1:
@@ -143,14 +152,19 @@ def tiles_of(block: Block, assumptions: Assumptions) -> int:
     return max((k.dims[k.tiling] for k in block.kernels if k.tiling is not None), default=1)
 
 
-def streamed_dim(block: Block, tensor: Tensor, tile_by: str) -> str | None:
-    """The dimension of `tensor` that is streamed in tiles; None where the tensor is held whole."""
+def streamed_dims(block: Block, tensor: Tensor, tile_by: str) -> tuple[str, ...]:
+    """The dimensions of `tensor` along which it is streamed in tiles; none where the tensor is held whole.
+
+    Of several (its users walk it along different ones) each user streams its own; between two of them that share a
+    partition the tensor is whole.
+    """
     producer = block.producer.get(tensor.name)
     users = [] if producer is None else [producer]
     if tile_by == "users" or producer is None:
         users += block.consumers[tensor.name]
     dims = {_walked(block.by_name[u], tensor) for u in users}
-    return dims.pop() if len(dims) == 1 else None
+    walked = tuple(sorted(d for d in dims if d is not None))
+    return walked if len(walked) == len(dims) else ()
 
 
 def _walked(kernel: Kernel, tensor: Tensor) -> str | None:

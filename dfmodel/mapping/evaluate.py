@@ -14,7 +14,7 @@ from typing import Literal
 
 from dfmodel.errors import MismatchError
 from dfmodel.mapping.allocation import Staircase, array_work, slowest_cycles, staircase
-from dfmodel.mapping.context import Context, combine, sequences_in, streamed_dim, tiles_of
+from dfmodel.mapping.context import Context, combine, sequences_in, streamed_dims, tiles_of
 from dfmodel.mapping.sharding import ShardingRules, boundary_layout, conversion_bytes, conversion_operation
 from dfmodel.workloads.context_parallel import context_message
 from dfmodel.workloads.graph import BATCH, PARAMETER_ROLES, PARTIAL, Block, Kernel, Layout, Strategy
@@ -144,7 +144,7 @@ class BlockEvaluator:
         self.stated = any(k.strategies is not None for k in block.kernels)
         self._tiles = tiles_of(block, context.assumptions)
         self._streamed = {
-            name: streamed_dim(block, tensor, context.assumptions.partitions.tile_by)
+            name: streamed_dims(block, tensor, context.assumptions.partitions.tile_by)
             for name, tensor in block.tensors.items()
             if tensor.role not in PARAMETER_ROLES
         }
@@ -205,14 +205,15 @@ class BlockEvaluator:
         moved = sum(self.fixed_traffic(k) for k in kernels) + (self._traffic(names) if crossing else 0.0)
         timer = context.timer
         memory = moved / timer.memory_bytes_per_s if context.dataflow else timer.memory_s(moved)
+        start = context.starts_s(kernels)
         return PartitionEvaluation(
             tuple(k.name for k in kernels),
             phases.pop() if len(phases) == 1 else "mixed",
             compute,
             memory,
             network,
-            context.start_s,
-            combine(context.overlap, compute, memory, network) + context.start_s,
+            start,
+            combine(context.overlap, compute, memory, network) + start,
             self.sram(names),
             moved,
         )
@@ -379,10 +380,10 @@ class BlockEvaluator:
 
     def fixed_traffic(self, kernel: Kernel) -> float:
         """Traffic whatever the partition: the kernel's extra bytes, rows looked up, weights where they cost."""
-        moved = kernel.extra_bytes
+        split = self.strategies[kernel.name].split
+        moved = kernel.extra_bytes + self.context.bytes_between_runs(kernel, split)
         if self.context.assumptions.traffic.weights:
             moved += self.weight_bytes(kernel)
-        split = self.strategies[kernel.name].split
         share = 1.0 if split is None else math.ceil(kernel.dims[split] / self.context.chips) / kernel.dims[split]
         for operand in kernel.inputs:
             tensor = self.block.tensors[operand.tensor]
@@ -399,12 +400,20 @@ class BlockEvaluator:
         """Bytes of one tile, and how many tiles a micro-batch has."""
         t = self.block.tensors[tensor]
         sequences = sequences_in(t)
-        dim = self._streamed[tensor]
-        if dim is None:
+        streamed = self._streamed[tensor]
+        if not streamed:
             return size / sequences, sequences
-        extent = t.dims[dim]
+        extent = min(t.dims[d] for d in streamed)  # users may tile differently: the larger tile
         tiles = min(self._tiles, extent)
         return size / sequences / extent * math.ceil(extent / tiles), sequences * tiles
+
+    def depth(self, tensor: str, consumer: str) -> int:
+        """Tiles of a tensor in flight between its producer and a consumer in the same partition: all of a sequence
+        where its users stream it along different dimensions."""
+        if len(self._streamed[tensor]) > 1:
+            return self.tile(tensor, 1.0)[1] // sequences_in(self.block.tensors[tensor])
+        levels = self.block.levels
+        return levels[consumer] - levels[self.block.producer[tensor]] + 1
 
     def _crossing(self, names: set[str]) -> list[tuple[str, str, list[str], list[str]]]:
         """Tensors this partition touches: (tensor, producer or "", consumers inside, consumers outside)."""
@@ -449,13 +458,12 @@ class BlockEvaluator:
         p = self.context.assumptions.partitions
         per_edge = self.context.assumptions.traffic.per == "edge"
         boundary = self.context.assumptions.traffic.block_boundary
-        levels = self.block.levels
         used = sum(self.weight_bytes(self.block.by_name[n]) for n in names)
         for tensor, producer, inside, outside in self._crossing(names):
             made_here = producer in names
             if not made_here and not producer and not boundary:
                 continue
-            depths = [levels[c] - levels[producer] + 1 for c in inside] if made_here else []
+            depths = [self.depth(tensor, c) for c in inside] if made_here else []
             leaves = boundary and made_here and tensor in self.block.outputs
             asking = (*inside, *outside) if made_here else inside
             layouts = set() if self.stated else {self.needs[c, tensor] for c in asking}

@@ -63,7 +63,7 @@ def _ancestors(block: Block, order: Sequence[str], position: Mapping[str, int]) 
 
 def _joins(kernel: Kernel, matrix: bool) -> bool:
     """Whether a kernel can follow another in a fused one: pointwise, or (without a matrix kernel) a norm."""
-    reduces = set(kernel.contracted) | (set(kernel.unsplittable) - (set() if matrix else {"hidden"}))
+    reduces = set(kernel.contracted) | (set(kernel.whole) - (set() if matrix else {"hidden"}))
     return kernel.unit == "vector" and not reduces and not kernel.gathered
 
 

@@ -42,7 +42,15 @@ class KernelTimer:
 
     def kernel_s(self, kernel: Kernel, split: str | None, chips: int) -> float:
         """Seconds of a kernel's arithmetic on one of `chips` chips over which `split` is divided: by its shape where
-        the chip's curve knows shapes."""
+        the chip's curve knows shapes, and no less than its dependent steps one after another."""
+        return max(self._rate_s(kernel, split, chips), self._steps_s(kernel))
+
+    def _steps_s(self, kernel: Kernel) -> float:
+        known = self.assumptions.compute.model == "efficiency" and kernel.sequential
+        return kernel.steps * self.chip.efficiency.step_s if known else 0.0
+
+    def _rate_s(self, kernel: Kernel, split: str | None, chips: int) -> float:
+        """Seconds of a kernel's FLOP at the rate the chip reaches."""
         flops = kernel.flops_split(split, chips)
         curve, peak = self.chip.efficiency, self._peak("matrix")
         fused_attention = kernel.unit == "matrix" and kernel.op.startswith("attention")

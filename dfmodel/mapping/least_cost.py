@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dfmodel.mapping.block_costs import BlockCosts
 from dfmodel.mapping.kernel_time import KernelTimer
 from dfmodel.mapping.recompute import kept_tensors, quadratic_tensors, repeats
-from dfmodel.workloads.context_parallel import TOKEN, over_context, sequence_lengths
+from dfmodel.workloads.context_parallel import TOKEN, over_context, sequence_lengths, undivided
 from dfmodel.workloads.graph import BATCH, Block, Phase
 
 
@@ -121,7 +121,7 @@ class Message:
 
 def context_messages(block: Block) -> list[Message]:
     """What a block gathers and scatters over a context parallel group; the bytes are the same for every degree."""
-    if any(k.strategies is not None for k in block.kernels):
+    if undivided(block) or any(k.strategies is not None for k in block.kernels):
         return []
     lengths = sequence_lengths(block)
     degree = next((d for d in (2, 3, 5, 7) if lengths and all(n % d == 0 for n in lengths)), 1)

@@ -19,7 +19,7 @@ from dfmodel.mapping.schedules import SCHEDULES, in_flight_table
 from dfmodel.systems.network import Group, factorizations, place
 from dfmodel.systems.system import System
 from dfmodel.units import parse
-from dfmodel.workloads.context_parallel import context_degrees
+from dfmodel.workloads.context_parallel import context_degrees, undivided
 from dfmodel.workloads.graph import Workload
 
 #: Degrees from the innermost outwards: in a dimension that several share, tensor parallel chips are neighbours.
@@ -317,6 +317,12 @@ def check_space(workload: Workload, system: System, request: PlanRequest) -> Non
 def _no_context(workload: Workload, asked: int) -> str:
     """Why a context degree cannot be had, with the next lower ones that can."""
     possible = context_degrees(workload, asked)
+    whole = next((name for block, _ in workload.blocks if (name := undivided(block))), None)
+    if whole is not None:
+        return (
+            f"plan.context: {workload.title} cannot be divided along its sequences: kernel '{whole}' needs every token "
+            "(a scan or convolution); use 1, and plan.tensor to divide channels"
+        )
     if possible == [1]:
         return f"plan.context: the sequences of {workload.title} cannot be divided over chips; remove it"
     shown = ", ".join(map(str, possible[-3:]))

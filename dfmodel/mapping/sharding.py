@@ -118,7 +118,7 @@ def strategies(block: Block, kernel: Kernel, chips: int, rules: ShardingRules) -
     """Every legal way to divide `kernel` over `chips` chips, derived from its dimensions.
 
     Dividing a dimension divides each operand that has it and leaves the others whole; a contracted one
-    leaves partial sums. The batch dimension is data parallelism's, unsplittable and gathered-over
+    leaves partial sums. The batch dimension is data parallelism's, unsplittable, sequential and gathered-over
     dimensions are whole, and a dimension shorter than the group cannot be divided.
     """
     if kernel.strategies is not None:
@@ -131,7 +131,7 @@ def strategies(block: Block, kernel: Kernel, chips: int, rules: ShardingRules) -
         found.append(Strategy("partial", None, needs, tuple(PARTIAL for _ in kernel.outputs)))
     for dim, extent in kernel.dims.items():
         sequence = dim in SEQUENCE_DIMS
-        if dim == BATCH or dim in kernel.unsplittable or extent < chips or (sequence and not rules.sequence):
+        if dim == BATCH or dim in kernel.whole or extent < chips or (sequence and not rules.sequence):
             continue
         found.append(_split(block, kernel, dim))
     if rules.weights == "divided":

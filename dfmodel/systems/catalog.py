@@ -266,6 +266,7 @@ def _efficiency(entry: _Entry) -> Efficiency:
         matrix_max_of={str(k): v for k, v in spec.matrix_max_of.items()},
         stacks=dict(spec.stacks),
         launch_s=spec.launch,
+        step_s=spec.step,
         status=spec.status,
         source=spec.source,
     )

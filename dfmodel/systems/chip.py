@@ -48,7 +48,8 @@ class Efficiency:
     `matrix_max` and `vector_max` are shares of the peak FLOP rates, `memory_max` of memory bandwidth,
     `link_max` of every link's that does not state what it achieves (none does where `links_achieve` is false);
     `matrix_half_flops` and `memory_half_bytes` the sizes at half of it;
-    `launch_s` what starting one kernel adds. `status` is "assumed" or "calibrated", `source` says by what.
+    `launch_s` what starting one kernel adds, `step_s` what one step of a recurrence takes that waits for the step
+    before. `status` is "assumed" or "calibrated", `source` says by what.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Efficiency:
     memory_half_bytes: float
     link_max: float
     launch_s: float
+    step_s: float
     status: str
     source: str
     links_achieve: bool = True

@@ -179,6 +179,7 @@ class EfficiencyFile(SpecPart):
     matrix_max_of: dict[Dtype, Share] = {}
     stacks: dict[str, float] = {}
     launch: Time
+    step: Time = 0.0
     status: Literal["assumed", "calibrated"]
     source: str
 

@@ -23,6 +23,10 @@ class BlockBuilder:
     def weight(self, name: str, dims: str, role: Role = "weight") -> str:
         return self._tensor(name, dims, self.dtype, role)
 
+    def constant(self, name: str, dims: str) -> str:
+        """A tensor every chip has in any layout, without a gradient."""
+        return self._tensor(name, dims, self.dtype, "cache")
+
     def kernel(
         self,
         name: str,
@@ -33,9 +37,10 @@ class BlockBuilder:
         *,
         dtypes: Mapping[str, str] | None = None,
         op: str = "einsum",
+        tiling: str = "token",
         **options: object,
     ) -> None:
-        """Add a kernel streamed by token; its dims are those its operands walk, outputs' first."""
+        """Add a kernel streamed along `tiling`; its dims are those its operands walk, outputs' first."""
         for tensor, walk in outputs.items():
             self._tensor(tensor, walk, (dtypes or {}).get(tensor, self.dtype), "activation")
         words = " ".join((*outputs.values(), *inputs.values())).split()
@@ -48,7 +53,7 @@ class BlockBuilder:
                 unit,
                 flops_per_point,
                 op=op,
-                tiling="token",
+                tiling=tiling,
                 **options,  # type: ignore[arg-type]
             )
         )

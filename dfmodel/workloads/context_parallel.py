@@ -25,11 +25,17 @@ def sequence_lengths(block: Block) -> set[int]:
     return {dims[TOKEN] for dims in extents if TOKEN in dims}
 
 
+def undivided(block: Block) -> str | None:
+    """The first kernel that needs every token of a sequence (scans, convolutions: nothing here passes states or halos
+    between chips), so that the block cannot be divided; None where none does."""
+    return next((k.name for k in block.kernels if TOKEN in k.whole), None)
+
+
 def context_degrees(workload: Workload, most: int) -> list[int]:
     """Degrees of at most `most` that divide every sequence of a workload; [1] where none can."""
     lengths = {n for block, _ in workload.blocks for n in sequence_lengths(block)}
     stated = any(k.strategies is not None for block, _ in workload.blocks for k in block.kernels)
-    if not lengths or stated:
+    if not lengths or stated or any(undivided(block) for block, _ in workload.blocks):
         return [1]
     return [c for c in range(1, min(most, min(lengths)) + 1) if all(n % c == 0 for n in lengths)]
 
@@ -37,13 +43,20 @@ def context_degrees(workload: Workload, most: int) -> list[int]:
 def over_context(block: Block, degree: int) -> Block:
     """`block` as one chip of a context parallel group of `degree` sees it; the same block for degree 1.
 
-    Raises InputError where its sequences do not divide or its kernels state their own strategies.
+    Raises InputError where its sequences do not divide, a kernel needs its tokens whole, or its kernels state their own
+    strategies.
     """
     if degree == 1:
         return block
     where = block.where or f"block {block.name}"
     if any(k.strategies is not None for k in block.kernels):
         raise InputError(f"{where}: kernels with explicit strategies cannot be divided over a context parallel group")
+    walking = undivided(block)
+    if walking is not None:
+        raise InputError(
+            f"{where}: kernel '{walking}' needs every token of a sequence, which context parallelism divides; "
+            "use context degree 1"
+        )
     lengths = sequence_lengths(block)
     if any(n % degree for n in lengths):
         shown = ", ".join(map(str, sorted(lengths)))

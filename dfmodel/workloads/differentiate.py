@@ -13,7 +13,8 @@ The rules (reverse-mode differentiation, kernel by kernel; dY is the gradient of
   dgrads are added before one all-reduce).
 
 Gradients of biases (`Kernel.added`) and of the weights of elementwise kernels (norm gains) are folded into
-the backward kernel of their operation: no tensor of their own, being 1/hidden of the GEMMs' size.
+the backward kernel of their operation: no tensor of their own, being 1/hidden of the GEMMs' size; unless they are all
+that depends on anything (networks of constants), when they are that kernel's results.
 """
 
 from __future__ import annotations
@@ -270,7 +271,9 @@ class _Backward:
     def _other(self, kernel: Kernel) -> None:
         data = tuple(o for o in kernel.inputs if not self._is_parameter(o.tensor))
         parameters = tuple(o for o in kernel.inputs if self._is_parameter(o.tensor))
-        targets = [o for o in data if o.tensor in self.differentiable]
+        targets = [o for o in data if o.tensor in self.differentiable] or [
+            o for o in parameters if o.tensor in self.differentiable
+        ]
         saved: dict[str, tuple[Operand, ...]] = {
             "input": data,
             "output": kernel.outputs[:1],

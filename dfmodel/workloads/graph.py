@@ -109,10 +109,12 @@ class Kernel:
     `flops_per_point` FLOP are done at every point of the space spanned by `dims` less the `gathered`
     ones (a gathered dimension only selects rows of an operand, as in an embedding look-up).
     Dimensions of an input that no output has are contracted. `unsplittable` dimensions may not be
-    divided over chips (normalisation axes, scans). `tiling` is the dimension along which a spatial
+    divided over chips (normalisation axes, scans); `sequential` ones neither, and are walked one position after
+    another, so that time is no less than that many dependent steps. `tiling` is the dimension along which a spatial
     pipeline streams tiles. `linear` kernels (sums) may work on partial sums. `runs` is how often the
-    kernel is executed one after another (scan or FFT stages). `saves` is what an elementwise kernel's
-    backward pass reads: "input", "output", "both", "mask" (its second output) or "nothing".
+    kernel is executed one after another (scan or FFT stages), each time on what the time before left: where kernels run
+    one by one, `run_bytes_per_point` are written and read between two runs at every point. `saves` is what an
+    elementwise kernel's backward pass reads: "input", "output", "both", "mask" (its second output) or "nothing".
     `strategies`, when given, replaces the derived ones (graphs in matrix form).
     """
 
@@ -125,10 +127,12 @@ class Kernel:
     op: str = "einsum"
     phase: Phase = "forward"
     unsplittable: frozenset[str] = frozenset()
+    sequential: frozenset[str] = frozenset()
     gathered: frozenset[str] = frozenset()
     tiling: str | None = None
     linear: bool = False
     runs: int = 1
+    run_bytes_per_point: float = 0.0
     saves: Literal["input", "output", "both", "mask", "nothing"] = "input"
     backward_flops_per_point: float | None = None
     #: Of `flops_per_point`, what only repeats earlier work (scores computed again in a fused attention's backward
@@ -155,6 +159,23 @@ class Kernel:
     def model_flops(self) -> float:
         """FLOP without what only repeats earlier work."""
         return (self.flops_per_point - self.repeated_flops_per_point) * self.points * self.runs
+
+    @property
+    def whole(self) -> frozenset[str]:
+        """Dimensions that may not be divided over chips."""
+        return self.unsplittable | self.sequential
+
+    @property
+    def steps(self) -> int:
+        """Dependent steps the kernel takes one after another; 1 where nothing is sequential."""
+        return math.prod(self.dims[d] for d in self.sequential) * self.runs if self.sequential else 1
+
+    def bytes_between_runs(self, split: str | None, chips: int) -> float:
+        """Bytes one of `chips` chips over which `split` is divided writes and reads between its runs."""
+        if self.runs == 1 or not self.run_bytes_per_point:
+            return 0.0
+        share = 1.0 if split is None else math.ceil(self.dims[split] / chips) / self.dims[split]
+        return (self.runs - 1) * self.run_bytes_per_point * self.points * share
 
     @property
     def contracted(self) -> tuple[str, ...]:
@@ -344,6 +365,8 @@ def _block_problems(block: Block) -> Iterator[str]:
         for d, n in k.dims.items():
             if not (isinstance(n, int) and n > 0):
                 yield f"{where}kernel '{k.name}': dimension '{d}' must be a positive whole number, got {n}"
+        for d in sorted(k.sequential - k.dims.keys()):
+            yield f"{where}kernel '{k.name}': sequential names dimension '{d}', the kernel has no such one"
         if not (math.isfinite(k.flops_per_point) and k.flops_per_point >= 0):
             yield f"{where}kernel '{k.name}': flops_per_point must be finite and not negative, got {k.flops_per_point}"
         for o in (*k.inputs, *k.outputs):

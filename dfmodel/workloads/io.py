@@ -110,10 +110,12 @@ class FileKernel(_Part):
     op: str | None = None
     phase: Phase = "forward"
     unsplittable: list[str] = []
+    sequential: list[str] = []
     gathered: list[str] = []
     tiling: str | None = None
     linear: bool = False
     runs: Extent = 1
+    run_bytes_per_point: Amount = 0.0
     saves: Literal["input", "output", "both", "mask", "nothing"] = "input"
     backward_flops_per_point: Amount | None = None
     repeated_flops_per_point: Amount = 0.0
@@ -282,6 +284,7 @@ class _Reader:
         matrix = spec.unit == "matrix"
         for option, names in (
             ("unsplittable", spec.unsplittable),
+            ("sequential", spec.sequential),
             ("gathered", spec.gathered),
             ("tiling", [spec.tiling] if spec.tiling else []),
         ):
@@ -299,10 +302,12 @@ class _Reader:
             op=spec.op or ("einsum" if matrix else "elementwise"),
             phase=spec.phase,
             unsplittable=frozenset(spec.unsplittable),
+            sequential=frozenset(spec.sequential),
             gathered=frozenset(spec.gathered),
             tiling=spec.tiling,
             linear=spec.linear,
             runs=self._count(spec.runs, f"{key}.runs"),
+            run_bytes_per_point=spec.run_bytes_per_point,
             saves=spec.saves,
             backward_flops_per_point=spec.backward_flops_per_point,
             repeated_flops_per_point=spec.repeated_flops_per_point,
@@ -373,10 +378,12 @@ def _dumped_kernel(k: Kernel) -> dict[str, Any]:
         "op": k.op,
         "phase": k.phase,
         "unsplittable": sorted(k.unsplittable),
+        "sequential": sorted(k.sequential),
         "gathered": sorted(k.gathered),
         "tiling": k.tiling,
         "linear": k.linear,
         "runs": k.runs,
+        "run_bytes_per_point": k.run_bytes_per_point,
         "saves": k.saves,
         "backward_flops_per_point": k.backward_flops_per_point,
         "repeated_flops_per_point": k.repeated_flops_per_point,

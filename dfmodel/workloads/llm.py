@@ -8,46 +8,21 @@ rotary positions (Llama). Attention covers the full sequence x sequence square.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, TypeGuard
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dfmodel.catalog_files import Dirs, find, load_yaml, validated
-from dfmodel.errors import InputError, did_you_mean
+from dfmodel.errors import InputError
+from dfmodel.workloads import layers
 from dfmodel.workloads.block_builder import BlockBuilder
 from dfmodel.workloads.differentiate import with_backward
-from dfmodel.workloads.graph import BATCH, DTYPE_BYTES, Block, Workload
-
-#: FLOP per element of the vector operations (exp, tanh and division counted as one each).
-VECTOR_FLOPS: dict[str, float] = {
-    "layernorm": 7.0,  # sum 1, centre 1, square and add 2, normalise 1, gain 1, shift 1
-    "rmsnorm": 4.0,  # square and add 2, normalise 1, gain 1
-    "softmax": 5.0,  # maximum 1, subtract 1, exp 1, sum 1, divide 1
-    "gelu": 9.0,  # 0.5 x (1 + tanh(c (x + k x^3)))
-    "silu": 3.0,  # exp 1, add 1, divide 1
-    "gate": 1.0,  # product with the other half of a gated FFN
-    "dropout": 2.0,  # compare 1, scale 1
-    "rope": 3.0,  # two products and a sum per element
-    "residual": 1.0,
-    "cross_entropy": 4.0,  # maximum 1, subtract 1, exp 1, sum 1; per token work neglected
-}
-
-#: Dims of a hidden activation.
-HIDDEN = "batch token hidden"
+from dfmodel.workloads.graph import BATCH, Block, Workload
+from dfmodel.workloads.layers import HIDDEN, VECTOR_FLOPS
+from dfmodel.workloads.model_file import PositiveInt, PrintedCount, is_count, run_problems
 
 #: Sequence length of a model file that states no `max_sequence`.
 DEFAULT_SEQUENCE = 2048
-
-PositiveInt = Annotated[int, Field(gt=0, strict=True)]
-
-
-class PrintedCount(BaseModel):
-    """A parameter count as a source prints it, e.g. "174.6 B"; tests hold the model to its last digit."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    printed: str
-    source: str
 
 
 class LlmModel(BaseModel):
@@ -85,7 +60,7 @@ class LlmModel(BaseModel):
         filled = dict(data)
         heads, hidden = filled.get("heads"), filled.get("hidden")
         # 1 stands in where `heads` or `hidden` itself is at fault, so that only that fault is reported
-        filled.setdefault("kv_heads", heads if _is_count(heads) else 1)
+        filled.setdefault("kv_heads", heads if is_count(heads) else 1)
         if "head_dim" not in filled:
             filled["head_dim"] = _head_dim(hidden, heads)
         return filled
@@ -103,13 +78,9 @@ class LlmModel(BaseModel):
         return self.max_sequence or DEFAULT_SEQUENCE
 
 
-def _is_count(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
 def _head_dim(hidden: object, heads: object) -> int | str:
     """hidden / heads, or a text that the schema refuses and shows when that is no whole number."""
-    if not (_is_count(hidden) and _is_count(heads)):
+    if not (is_count(hidden) and is_count(heads)):
         return 1
     return hidden // heads if hidden % heads == 0 else f"hidden / heads = {hidden} / {heads}; give head_dim"
 
@@ -140,13 +111,7 @@ def llm_workload(
     again in the backward pass (Dao et al., arXiv 2205.14135). `separate_loss` computes log-probabilities and the loss
     as two kernels, as frameworks do without a fused one. Raises InputError naming every setting that does not fit.
     """
-    problems = [
-        f"workload.{key}: must be a positive whole number, got {value!r}"
-        for key, value in (("sequence", sequence), ("batch", batch))
-        if not _is_count(value)
-    ]
-    if dtype not in _WORKING_DTYPES:
-        problems.append(f"workload.dtype: unknown number format '{dtype}'{did_you_mean(dtype, _WORKING_DTYPES)}")
+    problems = run_problems(sequence, batch, dtype)
     if not problems and model.positions == "learned" and sequence > (model.max_sequence or 0):
         problems.append(
             f"workload.sequence: {sequence} is longer than the {model.max_sequence} learned positions of "
@@ -177,9 +142,6 @@ def llm_workload(
         },
         shared_parameters=table if model.tied_embeddings else 0,
     )
-
-
-_WORKING_DTYPES = tuple(d for d in DTYPE_BYTES if "int" not in d)
 
 
 class _LlmGraph:
@@ -215,26 +177,8 @@ class _LlmGraph:
     def embedding(self) -> Block:
         """Rows of the token table, plus rows of the position table when positions are learned."""
         g = BlockBuilder("embedding", self.extents, self.dtype)
-        g.input("ids", "batch token", "int32")
-        operands = {
-            "ids": "batch token",
-            g.weight("w_embedding", "vocabulary hidden", "table"): "vocabulary hidden",
-        }
-        gathered = {"vocabulary"}
-        if self.model.positions == "learned":
-            operands[g.weight("w_positions", "position hidden", "table")] = "position hidden"
-            gathered.add("position")
-        g.kernel(
-            "embedding",
-            operands,
-            {"embedded": HIDDEN},
-            "vector",
-            len(gathered) - 1.0,
-            op="gather",
-            gathered=frozenset(gathered),
-            backward_flops_per_point=float(len(gathered)),
-        )
-        return g.block(self._dropout(g, "embedding_dropout", "embedded", HIDDEN))
+        embedded = layers.embedding(g, learned_positions=self.model.positions == "learned")
+        return g.block(self._dropout(g, "embedding_dropout", embedded, HIDDEN))
 
     def decoder(self) -> Block:
         """One decoder layer: attention and FFN, each with its norm before and its residual add after."""
@@ -243,58 +187,17 @@ class _LlmGraph:
         self._norm(g, "norm1", "x")
         self._attention(g, "norm1_out")
         attended = self._dropout(g, "projection_dropout", "projected", HIDDEN)
-        self._residual(g, "residual1", "x", attended)
+        layers.residual(g, "residual1", "x", attended)
         self._norm(g, "norm2", "residual1_out")
         self._ffn(g, "norm2_out")
         fed = self._dropout(g, "ffn_dropout", "ffn_out", HIDDEN)
-        self._residual(g, "residual2", "residual1_out", fed)
+        layers.residual(g, "residual2", "residual1_out", fed)
         return g.block("residual2_out")
 
     def head(self) -> Block:
-        """Final norm and logits; in training also the loss of every token.
-
-        Logits are kept in 32 bits (Korthikanti et al., arXiv 2205.05198, section 4.3).
-        """
+        """Final norm and logits; in training also the loss of every token."""
         g = BlockBuilder("head", self.extents, self.dtype)
-        g.input("x", HIDDEN)
-        self._norm(g, "final_norm", "x")
-        w = g.weight("w_output", "hidden vocabulary")
-        logits = "batch token vocabulary"
-        g.kernel(
-            "logits",
-            {"final_norm_out": HIDDEN, w: "hidden vocabulary"},
-            {"logits_out": logits},
-            "matrix",
-            2.0,
-            dtypes={"logits_out": "fp32"},
-        )
-        if not self.training:
-            return g.block("logits_out")
-        scored = "logits_out"
-        if self.separate_loss:
-            scored = "log_probabilities"
-            g.kernel(
-                "log_softmax",
-                {"logits_out": logits},
-                {scored: logits},
-                "vector",
-                VECTOR_FLOPS["softmax"],
-                op="softmax",
-                unsplittable=frozenset({"vocabulary"}),
-                saves="output",
-                dtypes={scored: "fp32"},
-            )
-        g.input("labels", "batch token", "int32")
-        g.kernel(
-            "loss",
-            {scored: logits, "labels": "batch token"},
-            {"loss_out": "batch token"},
-            "vector",
-            VECTOR_FLOPS["cross_entropy"],
-            op="cross_entropy",
-            dtypes={"loss_out": "fp32"},
-        )
-        return g.block("loss_out")
+        return layers.head(g, self.model.norm, self.training, self.separate_loss)
 
     def _attention(self, g: BlockBuilder, source: str) -> None:
         """Projections, scores, softmax, context and output projection; heads are (group, rep) pairs."""
@@ -380,29 +283,10 @@ class _LlmGraph:
     def _linear(
         self, g: BlockBuilder, name: str, source: str, walk: str, weight: str, result: str, output: str = ""
     ) -> None:
-        """A weight GEMM; its bias has the dims of the weight that the result keeps."""
-        operands = {source: walk, g.weight(f"w_{name}", weight): weight}
-        added: tuple[str, ...] = ()
-        if self.model.biases:
-            bias = " ".join(d for d in weight.split() if d in result.split())
-            operands[g.weight(f"b_{name}", bias)] = bias
-            added = (f"b_{name}",)
-        g.kernel(name, operands, {output or f"{name}_out": result}, "matrix", 2.0, added=added)
+        layers.linear(g, name, source, walk, weight, result, output, bias=self.model.biases)
 
     def _norm(self, g: BlockBuilder, name: str, source: str) -> None:
-        kind = self.model.norm
-        operands = {source: HIDDEN, g.weight(f"{name}_gain", "hidden"): "hidden"}
-        if kind == "layernorm":
-            operands[g.weight(f"{name}_shift", "hidden")] = "hidden"
-        g.kernel(
-            name,
-            operands,
-            {f"{name}_out": HIDDEN},
-            "vector",
-            VECTOR_FLOPS[kind],
-            op=kind,
-            unsplittable=frozenset({"hidden"}),
-        )
+        layers.norm(g, name, source, self.model.norm)
 
     def _rope(self, g: BlockBuilder, name: str, source: str, walk: str) -> str:
         """Rotation of pairs of features by known angles; the backward pass rotates back, nothing is saved."""
@@ -435,14 +319,3 @@ class _LlmGraph:
             dtypes={f"{name}_mask": "uint8"},
         )
         return f"{name}_out"
-
-    def _residual(self, g: BlockBuilder, name: str, carried: str, branch: str) -> None:
-        g.kernel(
-            name,
-            {carried: HIDDEN, branch: HIDDEN},
-            {f"{name}_out": HIDDEN},
-            "vector",
-            VECTOR_FLOPS["residual"],
-            op="sum",
-            linear=True,
-        )
