@@ -261,7 +261,7 @@ def test_every_slip_of_a_file_is_listed_at_once(tmp_path, capsys):
         "peak.matrix: a peak without its dtype; write {bf16: 989 TFLOP/s}",
         "memory: convention: missing",
         "memory.capacity: 80 GB is 74.51 GiB, and memories come in GiB; write 80 GiB, or 80_000_000_000 B",
-        "price: unknown unit 'EUR' (prices are in USD: convert other currencies",
+        "price: unknown currency 'EUR': prices are in USD",
         "power: 700 kW is not between 1 W and 100 kW; is the unit right?",
         "sram: no source",
     ):
