@@ -1,14 +1,16 @@
-"""Workloads by name: `llm` with a model of the catalog or a file, and graph files."""
+"""Workloads by name: `llm` with a model of the catalog or a file, graph files, and those of other families."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from importlib import import_module
 
 import yaml
 from pydantic import BaseModel, ConfigDict
 
 from dfmodel.catalog_files import Dirs, find, is_path, list_names, load_yaml, validated
 from dfmodel.errors import InputError, UnknownNameError, did_you_mean
+from dfmodel.workloads.families import FAMILIES
 from dfmodel.workloads.graph import Workload
 from dfmodel.workloads.io import graph_workload
 from dfmodel.workloads.llm import LlmModel, PositiveInt, llm_workload, load_model
@@ -42,20 +44,23 @@ ATTENTIONS = ("separate", "fused")
 
 
 def workload_names(dirs: Dirs = ()) -> list[str]:
-    """Names `build_workload` knows: `llm`, catalog graphs, and models (short for llm with that model)."""
-    return ["llm", *list_names("graphs", dirs), *list_names("models", dirs)]
+    """Names `build_workload` knows: `llm`, other families, catalog graphs, and models (llm with that model)."""
+    return ["llm", *FAMILIES, *list_names("graphs", dirs), *list_names("models", dirs)]
 
 
 def build_workload(name: str, overrides: Mapping[str, object] | None = None, dirs: Dirs = ()) -> Workload:
     """The workload `name` with `overrides` (keys without "workload."; texts are read as YAML scalars).
 
-    `name` is `llm` (GPT-3 175B training by default), a model's name (llm with that model), a catalog graph's
-    name, or the path of a graph or model file. Raises UnknownNameError for an unknown name and InputError
+    `name` is `llm` (GPT-3 175B training by default), a model's name (llm with that model), another family's, a catalog
+    graph's name, or the path of a graph or model file. Raises UnknownNameError for an unknown name and InputError
     with every unknown key (nearest valid one) or unusable value.
     """
     settings = {key: _scalar(value) for key, value in (overrides or {}).items()}
     if name == "llm":
         return _llm(settings, dirs)
+    if name in FAMILIES:
+        build: Callable[[Mapping[str, object]], Workload] = import_module(FAMILIES[name].builder).build
+        return build(settings)
     if is_path(name):
         path = find("graphs", name, dirs)
         data = load_yaml(path)
