@@ -275,17 +275,21 @@ def _beside(result: Result) -> str:
         rows.append({"plan": b["name"], **_plan_columns(result, b["plan"]), "s/iteration": _seconds(b["seconds"]),
                      "of optimum": "-" if b["share"] is None else f"{b['share']:.3f}x", "": b["why_not"]})  # fmt: skip
     for i, a in enumerate(result.alternatives):
-        share = a["iteration_s"] / a.get("batch", 1) / (result.objective / result.plan.get("batch", 1))
+        share = a["of_optimum"] if "of_optimum" in a else _per_sample(a) / (result.objective / result.plan["batch"])
         name = "optimum" if i == 0 else f"number {i + 1}" if a["rank"] else "also evaluated"
         rows.append({"plan": name, **_plan_columns(result, a),
                      "s/iteration": _seconds(a["iteration_s"]), "of optimum": f"{share:.3f}x", "": ""})  # fmt: skip
     return text_table({name: [r[name] for r in rows] for name in rows[0]}) if rows else "none"
 
 
+def _per_sample(plan: Mapping[str, Any]) -> float:
+    return float(plan["iteration_s"] / plan["batch"])
+
+
 def _plan_columns(result: Result, plan: Mapping[str, Any] | None) -> dict[str, str]:
     """What tells plans apart: of a family with plans of its own, what its alternatives state."""
     degrees = ("tensor", "context", "data", "pipeline", "chunks", "micro_batch", "zero", "recompute")
-    own = [k for k in (result.alternatives or ({},))[0] if k not in ("iteration_s", "rank", "batch")]
+    own = [k for k in (result.alternatives or ({},))[0] if k not in ("iteration_s", "rank", "of_optimum")]
     return {k: "-" if plan is None else str(plan[k]) for k in (own if result.summary else degrees)}
 
 
