@@ -16,6 +16,7 @@ from dfmodel.mapping.families import FamilyRun, MappedFamily
 from dfmodel.mapping.family_plan import GridPlan, kept, read
 from dfmodel.mapping.family_result import Found, Work, memory_words, rates_per_money, result_of
 from dfmodel.mapping.grids import Grid, grids
+from dfmodel.mapping.hpl_bound import closer_bound, least_seconds
 from dfmodel.mapping.hpl_cost import (
     BROADCAST,
     EXCHANGE,
@@ -26,7 +27,6 @@ from dfmodel.mapping.hpl_cost import (
     HplTimer,
     Sizes,
     factorisation,
-    least_seconds,
     matrix_bytes,
 )
 from dfmodel.mapping.hpl_graph import graph_result
@@ -35,7 +35,8 @@ from dfmodel.units import format_quantity
 from dfmodel.workloads.hpl import HplSettings, solve_flops
 
 #: Widths of a panel that are tried; the wide ones pay where panels cost little (mixed precision does not pivot).
-WIDTHS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
+WIDTHS = (128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+MIXED_WIDTHS = (*WIDTHS, 3072, 4096)
 
 
 class HplPlan(GridPlan):
@@ -76,7 +77,7 @@ class HplSearch:
         self.timer = HplTimer(self.run.system, self.run.assumptions, self.settings)
         self.capacity = self.run.system.chip.memories[0].capacity_bytes
         stated = self.plan.block or self.settings.block
-        self.widths = (stated,) if stated else WIDTHS
+        self.widths = (stated,) if stated else MIXED_WIDTHS if self.settings.precision == "mixed" else WIDTHS
         self.grids = grids(
             self.run.system.dimensions, self.plan.grid_rows, self.plan.grid_columns, self.plan.use_all_chips
         )
@@ -84,32 +85,43 @@ class HplSearch:
     def search(self) -> Evaluated:
         """The best plan. Raises InfeasibleError or InputError where the matrix fits on no grid, LimitError where time
         runs out before one is evaluated."""
-        waiting = []
-        for g, grid in enumerate(self.grids):
-            for w, width in enumerate(self.widths):
-                self.counted += 1
-                sizes = self.sizes(grid, width)
-                if sizes is None or not self.fits(grid, sizes):
-                    self.infeasible += 1
-                    continue
-                bound = least_seconds(self.timer, sizes, grid) / solve_flops(sizes.n)
-                waiting.append((bound, g, w, sizes))
+        waiting = [item for w in range(len(self.widths)) for item in self.bounded(w)]
         if not waiting:
             raise self.why_nothing()
         waiting.sort(key=lambda item: item[:3])
         shown = self.plan.best or 1
         for number, (bound, g, w, sizes) in enumerate(waiting):
             if self.run.settings.prune and len(self.found) >= shown and bound >= self.threshold(shown):
-                self.cut = len(waiting) - number
+                self.cut += len(waiting) - number
                 break
             if self.run.deadline is not None and time.perf_counter() > self.run.deadline:
                 if not self.found:
                     raise LimitError("no plan evaluated within the time limit; raise --time-limit")
                 self.open_bound = bound
                 break
+            if self.run.settings.prune and len(self.found) >= shown:
+                closer = closer_bound(self.timer, self.grids[g], sizes) / solve_flops(sizes.n)
+                if closer >= self.threshold(shown):
+                    self.cut += 1
+                    continue
             cost = factorisation(self.timer, sizes, self.grids[g], self.plan.overlap)
             self.found.append((g, w, Evaluated(self.grids[g], sizes, cost)))
         return min(self.found, key=lambda item: (item[2].value, item[:2]))[2]
+
+    def bounded(self, w: int) -> list[tuple[float, int, int, Sizes]]:
+        """(bound of seconds per FLOP, grid, width, matrix) of every grid that holds a matrix in blocks of one width."""
+        fitting = []
+        for g, grid in enumerate(self.grids):
+            self.counted += 1
+            sizes = self.sizes(grid, self.widths[w])
+            if sizes is not None and self.fits(grid, sizes):
+                fitting.append((g, sizes))
+            else:
+                self.infeasible += 1
+        if not fitting:
+            return []
+        least = least_seconds(self.timer, [self.grids[g] for g, _ in fitting], [s for _, s in fitting])
+        return [(b / solve_flops(s.n), g, w, s) for b, (g, s) in zip(least.tolist(), fitting, strict=True)]
 
     def threshold(self, shown: int) -> float:
         return sorted(e.value for _, _, e in self.found)[shown - 1]

@@ -45,10 +45,6 @@ TOUCHES = 4
 #: Vector FLOP that regenerating one entry of the matrix takes in mixed precision.
 FLOPS_PER_ENTRY = 20
 
-#: Large message from which the asymptotic cost of a byte is taken, and what it is lowered by to stay below it.
-LARGE_BYTES = 1e15
-BELOW = 1 - 1e-6
-
 
 @dataclass(frozen=True)
 class Sizes:
@@ -133,10 +129,6 @@ class HplTimer:
     def _model(self) -> CollectiveModel:
         return network_model(self.system, self.assumptions)
 
-    @cached_property
-    def _slopes(self) -> dict[tuple[str, Group], float]:
-        return {}
-
     @property
     def memory_bytes_per_s(self) -> float:
         return self._timer.memory_bytes_per_s
@@ -144,14 +136,6 @@ class HplTimer:
     def price(self, operation: str, message_bytes: np.ndarray, group: Group) -> np.ndarray:
         """Seconds of a collective of many messages."""
         return self._model(operation, message_bytes, group)
-
-    def slope(self, operation: str, group: Group) -> float:
-        """Seconds a byte of a large message takes at least."""
-        key = (operation, group)
-        if key not in self._slopes:
-            seconds = self.price(operation, np.array([LARGE_BYTES]), group)[0]
-            self._slopes[key] = float(seconds) / LARGE_BYTES * BELOW
-        return self._slopes[key]
 
     def product_flops_per_s(self, width: int) -> float:
         """Rate of a large matrix product whose inner extent is `width`."""
@@ -183,17 +167,20 @@ class HplTimer:
     def panel_bytes(self, rows: np.ndarray, width: int) -> np.ndarray:
         """Memory traffic of factoring a panel: halving passes over it, then column by column in narrow strips."""
         narrow = min(width, NARROWEST)
-        passes = 2.0 * math.ceil(math.log2(width / narrow)) + (narrow if self._pivots else 2.0)
+        passes = 2.0 * math.ceil(math.log2(width / narrow)) + (narrow if self.pivots else 2.0)
         return self.settings.stored_bytes * width * passes * rows
 
-    def panel_s(self, rows: np.ndarray, width: int, column: Group) -> np.ndarray:
-        """Factoring a panel of `rows` on each chip of a grid column: traffic, arithmetic at the vector rate, and for every
-        pivot its search over the column."""
+    def search_s(self, column: Group, width: int) -> float:
+        """Finding and swapping one pivot over a grid column: up and down a tree (netlib's N log P (alpha + 2 NB beta))."""
+        return 2.0 * tree_s(column, 2.0 * width * self.settings.stored_bytes) if self.pivots else 0.0
+
+    def panel_s(self, rows: np.ndarray, width: int, search_s: float | np.ndarray) -> np.ndarray:
+        """Factoring a panel of `rows` on each chip of a grid column: the larger of traffic and arithmetic at the vector
+        rate, kernels started per column, and for every pivot its search."""
         arithmetic = rows * float(width) ** 2 / self._wide_vector_flops_per_s
         memory = self.panel_bytes(rows, width) / self.memory_bytes_per_s
-        columns = width * STARTS_PER_COLUMN * self._timer.launch_s if self._pivots else self._timer.launch_s
-        pivots = 2.0 * width * tree_s(column, 2.0 * width * self.settings.stored_bytes) if self._pivots else 0.0
-        return np.maximum(arithmetic, memory) + columns + pivots
+        columns = width * STARTS_PER_COLUMN * self._timer.launch_s if self.pivots else self._timer.launch_s
+        return np.maximum(arithmetic, memory) + columns + width * search_s
 
     def broadcast_s(self, rows: np.ndarray, width: int, row: Group) -> np.ndarray:
         return self.price("broadcast", self.settings.sent_bytes * width * rows, row)
@@ -202,9 +189,16 @@ class HplTimer:
         """Pivot rows to their places and the block row to all of a grid column (netlib's spread and roll: twice the
         block row); without pivoting the block row alone."""
         moved = self.settings.sent_bytes * width * columns
-        passes = 2.0 if self._pivots else 1.0
-        touched = TOUCHES * moved / self.memory_bytes_per_s if self._pivots else 0.0
-        return passes * self.price("all_gather", moved, column) + touched
+        return self.passes * self.price("all_gather", moved, column) + self.touched_s(moved)
+
+    def touched_s(self, moved_bytes: np.ndarray) -> np.ndarray:
+        """Memory traffic of pivoting a block row of so many bytes on a chip."""
+        return (TOUCHES if self.pivots else 0.0) * moved_bytes / self.memory_bytes_per_s
+
+    @property
+    def passes(self) -> float:
+        """Times a block row goes over the links of a grid column."""
+        return 2.0 if self.pivots else 1.0
 
     def solve_s(self, sizes: Sizes, grid: Grid) -> float:
         """Back substitution: the upper triangle read once, and a block of the solution passed on per panel."""
@@ -234,17 +228,18 @@ class HplTimer:
         return self.system.chip.vector_peak(self.settings.storage) * self._vector_share
 
     @property
-    def _pivots(self) -> bool:
+    def pivots(self) -> bool:
         return self.settings.precision == "double"
 
 
 def tree_s(group: Group, message_bytes: float) -> float:
-    """Seconds of a small message down a tree of the group: latency and bandwidth of every level, no software start."""
+    """Seconds of a small message down a tree of the group, no software start: latency of every level, and what a chip
+    injects where it goes through a switch or straight to its partner."""
     seconds = 0.0
     for part in group.parts:
         ring = part.dimension.kind in ("ring", "mesh")
         levels = part.size // 2 if ring else math.ceil(math.log2(part.size))
-        seconds += levels * (part.step_s + (0.0 if ring else message_bytes / part.bytes_per_s))
+        seconds += levels * (part.step_s + (0.0 if ring else message_bytes / part.dimension.injection_bytes_per_s))
     return seconds
 
 
@@ -253,11 +248,15 @@ def factorisation(timer: HplTimer, sizes: Sizes, grid: Grid, overlap: Overlap) -
     width = sizes.block
     played = steps(sizes, grid.rows, grid.columns)
     whole_rows = np.array([float(width * -(-sizes.blocks // grid.rows))])
+    search = timer.search_s(grid.column, width)
     update = timer.update_s(played.rows, played.columns, width)
-    panel = timer.panel_s(played.rows, width, grid.column)
-    broadcast = timer.broadcast_s(played.rows, width, grid.row)
-    exchange = timer.exchange_s(played.columns, width, grid.column)
-    first = {PANEL: float(timer.panel_s(whole_rows, width, grid.column)[0]),
+    panel = timer.panel_s(played.rows, width, search)
+    # messages take few sizes: each is priced once
+    tall, of_tall = np.unique(played.rows, return_inverse=True)
+    wide, of_wide = np.unique(played.columns, return_inverse=True)
+    broadcast = timer.broadcast_s(tall, width, grid.row)[of_tall]
+    exchange = timer.exchange_s(wide, width, grid.column)[of_wide]
+    first = {PANEL: float(timer.panel_s(whole_rows, width, search)[0]),
              BROADCAST: float(timer.broadcast_s(whole_rows, width, grid.row)[0])}  # fmt: skip
     beside = {PANEL: panel, BROADCAST: broadcast, EXCHANGE: exchange}
     hides = {"none": (), "lookahead": (PANEL, BROADCAST), "split": (PANEL, BROADCAST, EXCHANGE)}[overlap]
@@ -267,12 +266,12 @@ def factorisation(timer: HplTimer, sizes: Sizes, grid: Grid, overlap: Overlap) -
     shown = {k: v * share if k in hides else v for k, v in beside.items()}
     count = played.count
     exposed = {UPDATE: float(count @ update)}
-    for kind, seconds in shown.items():
-        exposed[kind] = float(count @ seconds) + first.get(kind, 0.0)
+    for kind, taken in shown.items():
+        exposed[kind] = float(count @ taken) + first.get(kind, 0.0)
     work = {k: float(count @ v) + first.get(k, 0.0) for k, v in {UPDATE: update, **beside}.items()}
-    for kind, seconds in ((SOLVE, timer.solve_s(sizes, grid)), (REFINE, timer.refine_s(sizes, grid))):
-        if seconds:
-            exposed[kind] = work[kind] = seconds
+    for kind, once in ((SOLVE, timer.solve_s(sizes, grid)), (REFINE, timer.refine_s(sizes, grid))):
+        if once:
+            exposed[kind] = work[kind] = once
     rows = np.append(played.rows, whole_rows)
     counts = np.append(count, 1.0)
     return HplCost(
@@ -284,21 +283,6 @@ def factorisation(timer: HplTimer, sizes: Sizes, grid: Grid, overlap: Overlap) -
         {UPDATE: float(count @ timer.update_bytes(played.rows, played.columns, width)),
          PANEL: float(counts @ timer.panel_bytes(rows, width))},
     )  # fmt: skip
-
-
-def least_seconds(timer: HplTimer, sizes: Sizes, grid: Grid) -> float:
-    """A lower bound of `factorisation` under any overlap: updates spread evenly over the chips, or panels, broadcasts and
-    exchanges at what a byte of theirs costs at least, without latencies."""
-    width, last = sizes.block, sizes.blocks - 1
-    first, second = last * (last + 1) / 2, last * (last + 1) * (2 * last + 1) / 6
-    rows, columns = width / grid.rows, width / grid.columns
-    flops = 2.0 * rows * columns * width * second + columns * float(width) ** 2 * first
-    update = flops / timer.product_flops_per_s(width)
-    per_row, per_column = timer.slope("broadcast", grid.row), timer.slope("all_gather", grid.column)
-    sent = timer.settings.sent_bytes * width
-    beside = sent * (rows * per_row + columns * per_column * (2.0 if timer.settings.precision == "double" else 1.0))
-    beside += float(timer.panel_bytes(np.array(rows), width)) / timer.memory_bytes_per_s
-    return max(update, beside * first)
 
 
 def matrix_bytes(settings: HplSettings, sizes: Sizes, grid: Grid) -> dict[str, float]:
