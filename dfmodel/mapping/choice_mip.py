@@ -1,8 +1,7 @@
 """The choice of a grid together with a setting as a one-hot program, solved beside its enumeration.
 
 One variable per grid and per setting, one per pair: each grid's pairs add up to its variable and each setting's to its
-own, so that the program chooses both at once; its linear relaxation is integral. Where it and the enumeration differ one of them is
-wrong.
+own, so that the program chooses both at once. Where it and the enumeration differ one of them is wrong.
 """
 
 from __future__ import annotations

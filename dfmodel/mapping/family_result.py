@@ -17,7 +17,7 @@ from dfmodel.units import format_quantity
 
 @dataclass(frozen=True)
 class Work:
-    """One kind of work on the chip that has most of it, over the whole run: seconds of its resources, FLOP and bytes."""
+    """One kind of work on the chip that has most of it, over the whole run: seconds by resource, FLOP and bytes."""
 
     name: str
     unit: str

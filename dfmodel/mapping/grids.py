@@ -1,7 +1,7 @@
 """Grids of rows x columns of chips on a system's topology, for work that is divided in two ways at once.
 
-A grid gives each dimension of the topology a factor for the chips of a column (which hold different rows of the work) and
-a factor for those of a row. One of the two is the inner one: its members are neighbours in a dimension that both use.
+A grid gives each dimension of the topology a factor for the chips of a column (which hold different rows of the work)
+and a factor for those of a row. One of the two is the inner one: its members are neighbours where both use a dimension.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def grids(
 ) -> list[Grid]:
     """Every grid on the dimensions (innermost first), of so many `rows` and `columns` where they are given.
 
-    Each dimension is used whole or, unless `use_all_chips`, cut down to a round size (see ROUND); with both numbers given,
-    as they divide. Raises InputError where none exists, naming what is short and the nearest grids that do.
+    Each dimension is used whole or, unless `use_all_chips`, cut down to a round size (see ROUND); with both numbers
+    given, as they divide. Raises InputError where none exists, naming what is short and the nearest grids that do.
     """
     chips = math.prod(d.size for d in dimensions)
     asked = [(n, v) for n, v in (("plan.grid_rows", rows), ("plan.grid_columns", columns)) if v is not None]
@@ -78,8 +78,8 @@ def grids(
         count = math.prod(len(t) for t in kept)
         if count > MOST_GRIDS:
             raise InputError(
-                f"plan: {count:,} grids on {' x '.join(str(d.size) for d in dimensions)} chips; at most {MOST_GRIDS:,}: "
-                "set plan.use_all_chips=true, or state plan.grid_rows"
+                f"plan: {count:,} grids on {' x '.join(str(d.size) for d in dimensions)} chips; at most "
+                f"{MOST_GRIDS:,}: set plan.use_all_chips=true, or state plan.grid_rows"
             )
         for factors in itertools.product(*kept):
             if not (_is(math.prod(i for i, _ in factors), first) and _is(math.prod(o for _, o in factors), second)):

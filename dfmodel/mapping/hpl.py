@@ -165,8 +165,8 @@ class HplSearch:
         sides = min(max(g.rows, g.columns) for g in self.grids)
         least = min(self.widths) * (sides - 1) + 1
         return InputError(
-            f"workload.n: N {self.settings.n:,} in blocks of {min(self.widths)} gives chips of a grid with {sides} chips on "
-            f"a side nothing to hold; the smallest N is {least:,}: raise it, lower plan.block, or use fewer chips"
+            f"workload.n: N {self.settings.n:,} in blocks of {min(self.widths)} gives chips of a grid with {sides} "
+            f"chips on a side nothing to hold; the smallest N is {least:,}: raise it, lower plan.block, or use fewer chips"
             if self.settings.n is not None
             else f"workload.memory_fill: no block of {min(self.widths)} per chip; raise it"
         )
@@ -301,8 +301,8 @@ def _certificate(state: HplSearch, mip: dict[str, Any]) -> Certificate:
     stated = f"; the user fixes {', '.join(k for k in fixed if k != 'use_all_chips')}" if len(fixed) > 1 else ""
     return Certificate(
         kind="exhaustive",
-        space="every grid of P x Q chips on factors of every topology dimension, either side innermost, dimensions whole or "
-        f"cut down to round sizes, with blocks of {', '.join(map(str, state.widths))}{stated}",
+        space="every grid of P x Q chips on factors of every topology dimension, either side innermost, dimensions "
+        f"whole or cut down to round sizes, with blocks of {', '.join(map(str, state.widths))}{stated}",
         plans_counted=state.counted,
         plans_infeasible=state.infeasible,
         plans_evaluated=len(state.found),
@@ -322,7 +322,7 @@ def _certificate(state: HplSearch, mip: dict[str, Any]) -> Certificate:
 def _summary(
     state: HplSearch, best: Evaluated, rmax: float, peak: float, filled: float | None
 ) -> list[tuple[str, str]]:
-    grid, run = best.grid, state.run
+    grid, run, dtype = best.grid, state.run, state.run.workload.dtype
     share = "" if filled is None else f", {100 * filled:.1f} % of memory"
     return [
         ("matrix", f"N {best.sizes.n:,} in {state.settings.storage}{share}, blocks of {best.sizes.block}"),
@@ -330,12 +330,12 @@ def _summary(
         ("  columns on", str(grid.column)),
         ("  rows on", str(grid.row)),
         ("chips", f"{grid.chips:,} used, {run.system.chips - grid.chips:,} idle"),
-        (
-            "rate",
-            f"Rmax {format_quantity(rmax, 'flop_rate', 4)}, {format_quantity(rmax / grid.chips, 'flop_rate', 4)} per chip, "
-            f"{100 * rmax / peak:.2f} % of dense {run.workload.dtype} peak",
-        ),
+        ("rate", f"Rmax {_rate(rmax)}, {_rate(rmax / grid.chips)} per chip, {100 * rmax / peak:.2f} % of {dtype} peak"),
     ]
+
+
+def _rate(flops_per_s: float) -> str:
+    return format_quantity(flops_per_s, "flop_rate", 4)
 
 
 def _notes(run: FamilyRun, settings: HplSettings, best: Evaluated, filled: float | None) -> list[str]:

@@ -1,7 +1,7 @@
 """Lower bounds of HPL factorisations on many grids at once, without pricing a collective.
 
-A step takes at least its update, and at least the panel, broadcast and exchange beside it. Updates are summed exactly; what
-the rest is longer by is bounded over ranges of steps: the rest at a range's cheapest step less the update at its dearest.
+A step takes at least its update, and at least the panel, broadcast and exchange beside it. Updates are summed exactly;
+what the rest is longer by is bounded over ranges of steps: the rest at a range's cheapest step less its dearest update.
 A broadcast or gathering is no faster than the links of one dimension bring its bytes into a part of the group.
 """
 
@@ -21,7 +21,7 @@ RANGES = np.linspace(0, 1, 25)[1:] ** 2
 
 def s_per_byte(group: Group, whole: bool) -> float:
     """Seconds a byte of a message takes at least to reach all of a group: for every dimension, over its links into all
-    chips that share a position in it. `whole`: all of the message comes from one chip; else every chip has its share."""
+    chips that share a position in it. `whole`: the message comes from one chip; else every chip has its share."""
     found = 0.0
     for part in group.parts:
         missing = 1.0 if whole else 1.0 - 1.0 / part.size

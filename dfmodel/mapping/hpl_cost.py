@@ -2,13 +2,13 @@
 
 The matrix lies block-cyclically in blocks of NB: with b blocks left on a side, the chip with most of them holds
 r = ceil(b / P) NB rows of c = ceil(b / Q) NB columns. One step factors a panel, broadcasts it along the grid's rows,
-exchanges pivot rows and spreads the block row along its columns, and updates what is left. Costs depend on (r, c) alone,
-which takes at most B / P + B / Q + 1 values over the B steps: steps of equal cost are counted, not played, so a
+exchanges pivot rows and spreads the block row along its columns, and updates what is left. Costs depend on (r, c)
+alone, which takes at most B / P + B / Q + 1 values over the B steps: steps of equal cost are counted, not played, so a
 factorisation of any size is summed exactly in little memory. The terms are those of netlib's scalability page
-(netlib.org/benchmark/hpl/scalability.html), with collectives and rates of the system instead of its alpha, beta, gamma.
+(netlib.org/benchmark/hpl/scalability.html), with collectives and rates of the system for its alpha, beta and gamma.
 
-With look-ahead the next panel is factored and broadcast while the matrix is updated; a split update hides the exchange of
-rows as well (Chalmers et al., "Optimizing High-Performance Linpack for Exascale Accelerated Architectures", 2023).
+With look-ahead the next panel is factored and broadcast while the matrix is updated; a split update hides the exchange
+of rows as well (Chalmers et al., "Optimizing High-Performance Linpack for Exascale Accelerated Architectures", 2023).
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Steps:
-    """Steps of equal cost: `left` blocks of a side at the first of them, how many, and rows and columns of the chip that
-    holds most. Arrays of one length."""
+    """Steps of equal cost: `left` blocks of a side at the first of them, how many, and rows and columns of the chip
+    that holds most. Arrays of one length."""
 
     left: np.ndarray
     count: np.ndarray
@@ -109,8 +109,8 @@ REFINE = "refinement"
 
 @dataclass(frozen=True)
 class HplTimer:
-    """Costs of a chip and its links for HPL with `settings` under `assumptions`. Rows, columns and widths are counts, arrays
-    or numbers alike; results seconds."""
+    """Costs of a chip and its links for HPL with `settings` under `assumptions`. Rows and columns are counts, arrays or
+    numbers alike; results are seconds."""
 
     system: System
     assumptions: Assumptions
@@ -171,7 +171,7 @@ class HplTimer:
         return self.settings.stored_bytes * width * passes * rows
 
     def search_s(self, column: Group, width: int) -> float:
-        """Finding and swapping one pivot over a grid column: up and down a tree (netlib's N log P (alpha + 2 NB beta))."""
+        """Finding and swapping one pivot over a grid column, up and down a tree (netlib: log P (alpha + 2 NB beta))."""
         return 2.0 * tree_s(column, 2.0 * width * self.settings.stored_bytes) if self.pivots else 0.0
 
     def panel_s(self, rows: np.ndarray, width: int, search_s: float | np.ndarray) -> np.ndarray:

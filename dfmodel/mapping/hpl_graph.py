@@ -1,6 +1,6 @@
 """The original's HPL graph: one matrix product per block column, a broadcast and an exchange beside it.
 
-Iteration k with side s = N - k B on X x Y chips (X: the first dimension, or the product of all but the last; Y: the last):
+Iteration k with side s = N - k B on X x Y chips (X: the product of all dimensions but the last; Y: the last):
 2 ceil(s / X) ceil(s / Y) B FLOP on a chip, s B words broadcast over X on the links of Y, as many passed over Y on the
 links of X, at the same time, without (p - 1) / p. Panel factorisation and row swaps are not in it.
 Source: DFModel artifact, generator/generate_HPL.py and its intra-chip program at 04f93d5.
@@ -45,8 +45,8 @@ def graph_result(run: FamilyRun, settings: HplSettings) -> Result:
     capacity = run.system.chip.memories[0].capacity_bytes
     if held > capacity:
         raise InfeasibleError(
-            f"workload.n: N {n:,} is short of memory by {format_quantity(held - capacity, 'bytes')} per chip; the largest "
-            f"that fits is {math.isqrt(int(capacity * run.system.chips / word)):,}"
+            f"workload.n: N {n:,} is short of memory by {format_quantity(held - capacity, 'bytes')} per chip; the "
+            f"largest that fits is {math.isqrt(int(capacity * run.system.chips / word)):,}"
         )
     across, along = dimensions[-1].injection_bytes_per_s, dimensions[0].injection_bytes_per_s
     kernels = []

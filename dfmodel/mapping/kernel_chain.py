@@ -1,12 +1,13 @@
 """The original's graphs of HPL and FFT: kernels one after another, each the largest or the sum of its resources.
 
-Sources: dfmodel artifact (github.com/fengqian-ayce/DFModel), generator/generate_HPL.py and generate_FFT.py at 04f93d5 and
-its intra-chip program: sizes on a chip are ceilings, every kernel is its own partition, so what goes from one to the next
-is written and read, and the iteration is the sum of the kernels.
+Sources: DFModel artifact (github.com/fengqian-ayce/DFModel), generator/generate_HPL.py and generate_FFT.py at 04f93d5
+and its intra-chip program: sizes on a chip are ceilings, every kernel is its own partition, so what goes from one to
+the next is written and read, and the iteration is the sum of the kernels.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ from dfmodel.units import format_quantity
 
 @dataclass(frozen=True)
 class ChainKernel:
-    """A kernel: FLOP of a chip, bytes it gives to the next one, seconds of its communication, FLOP of the whole system."""
+    """A kernel: FLOP of a chip, bytes it gives to the next, seconds of its communication, FLOP of the whole system."""
 
     name: str
     flops: float
@@ -77,7 +78,7 @@ def chain_result(run: FamilyRun, kernels: Sequence[ChainKernel], plan: dict[str,
                 ("kernels", f"{len(kernels)} in a chain, overlap {overlap}"),
                 ("utilisation", f"{100 * utilisation:.2f} % of peak, {format_quantity(flops / total, 'flop_rate', 4)}"),
             ],
-            edges=[(a.name, b.name) for a, b in zip(kernels, kernels[1:], strict=False)],
+            edges=[(a.name, b.name) for a, b in itertools.pairwise(kernels)],
             alternatives=[],
         ),
     )  # fmt: skip

@@ -65,7 +65,7 @@ class Case:
 
 
 def case_of(row: Mapping[str, Any], rules: Mapping[str, Any]) -> Case:
-    """A row as a case. Raises CannotModelError where the row does not say enough or names a chip without calibration."""
+    """A row as a case. Raises CannotModelError where the row does not say enough or its chip has no calibration."""
     machine = _machine(row, rules)
     measured = number(row, "rmax_tflops")
     if measured is None:
@@ -117,7 +117,10 @@ def _system(machine: Mapping[str, Any], chips: int) -> System:
         if chips % (int(node) * dies):
             raise CannotModelError(f"{chips} chips are no whole number of nodes of {node}")
         inner, outer = base.dimensions[-2], base.dimensions[-1]
-        changed |= {f"topology.{inner.name}.size": int(node), f"topology.{outer.name}.size": chips // (int(node) * dies)}
+        changed |= {
+            f"topology.{inner.name}.size": int(node),
+            f"topology.{outer.name}.size": chips // (int(node) * dies),
+        }
         if "port" in machine:
             changed[f"topology.{outer.name}.link.bandwidth"] = machine["port"]
             changed[f"topology.{outer.name}.link.convention"] = "per chip and direction"
@@ -140,12 +143,8 @@ def compare(folder: Path | None = None) -> list[Comparison]:
             case = case_of(row, rules)
             predicted = case.rmax_tflops()
         except DfmodelError as error:
-            found.append(
-                Comparison(row["id"], TABLE, row["use"], measured, None, "TFLOP/s", (), str(error), facts)
-            )
+            found.append(Comparison(row["id"], TABLE, row["use"], measured, None, "TFLOP/s", (), str(error), facts))
             continue
         facts["filled"] = bool(case.filled)
-        found.append(
-            Comparison(row["id"], TABLE, row["use"], measured, predicted, "TFLOP/s", case.filled, "", facts)
-        )
+        found.append(Comparison(row["id"], TABLE, row["use"], measured, predicted, "TFLOP/s", case.filled, "", facts))
     return found

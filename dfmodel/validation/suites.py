@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dfmodel.errors import InputError, did_you_mean
-from dfmodel.validation import collectives, gemm, llm_training, paper
+from dfmodel.validation import collectives, gemm, hpl, llm_training, paper
 from dfmodel.validation.files import Comparison, number, packaged_measurements, read_table
 
 
@@ -60,7 +60,7 @@ SUITES: Mapping[str, tuple[str, Callable[[Path | None], list[Comparison]]]] = {
     "paper": ("paper", paper.compare),
     "llm-serving": ("llm_serving", _later("llm_serving", "serving of language models is not modelled yet", ("value",))),
     "dlrm": ("dlrm", _later("dlrm", "DLRM is not modelled yet", ("qps_samples_per_s", "latency_s"))),
-    "hpl": ("hpl", _later("hpl", "HPL is not modelled yet", ("rmax_tflops",))),
+    "hpl": ("hpl", hpl.compare),
     "fft": ("fft", _later("fft", "FFT is not modelled yet", ("time_ms", "gflops"))),
 }
 

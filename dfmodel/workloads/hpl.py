@@ -1,7 +1,7 @@
 """High-performance Linpack: one dense linear system, by LU factorisation with partial pivoting, in double precision.
 
-`precision: mixed` is HPL-MxP: the factorisation in a narrow format without pivoting, then iterative refinement in double
-precision to the same accuracy. Both are rated by the FLOP of the double precision solve.
+`precision: mixed` is HPL-MxP: the factorisation in a narrow format without pivoting, then iterative refinement in
+double precision to the same accuracy. Both are rated by the FLOP of the double precision solve.
 """
 
 from __future__ import annotations
