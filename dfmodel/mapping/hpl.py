@@ -165,8 +165,8 @@ class HplSearch:
         sides = min(max(g.rows, g.columns) for g in self.grids)
         least = min(self.widths) * (sides - 1) + 1
         return InputError(
-            f"workload.n: N {self.settings.n:,} in blocks of {min(self.widths)} gives chips of a grid with {sides} "
-            f"chips on a side nothing to hold; the smallest N is {least:,}: raise it, lower plan.block, or use fewer chips"
+            f"workload.n: {self.settings.n:,} in blocks of {min(self.widths)} gives chips of a grid of {sides} "
+            f"on a side nothing to hold; the smallest N is {least:,}: raise it, lower plan.block, or use fewer chips"
             if self.settings.n is not None
             else f"workload.memory_fill: no block of {min(self.widths)} per chip; raise it"
         )

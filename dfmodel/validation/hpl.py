@@ -24,6 +24,9 @@ from dfmodel.validation.files import CannotModelError, Comparison, load_rules, n
 from dfmodel.workloads.hpl import HplSettings, build, solve_flops
 
 TABLE = "hpl"
+
+#: The table of mixed precision, which is rated by other work and judged apart.
+MIXED = "HPL-MxP"
 COLUMNS = ("chip", "n_chips", "rmax_tflops", "nmax", "nb", "p", "q", "precision")
 
 #: Memory that rows with a stated matrix are not held to: they ran.
@@ -36,7 +39,6 @@ class Case:
 
     id: str
     use: str
-    table: str
     system: System
     assumptions: Assumptions
     settings: HplSettings
@@ -91,7 +93,7 @@ def case_of(row: Mapping[str, Any], rules: Mapping[str, Any]) -> Case:
         block=None if block is None else int(block),
     )
     return Case(
-        row["id"], row["use"], str(machine.get("table", TABLE)), system, load_assumptions("default"),
+        row["id"], row["use"], system, load_assumptions("default"),
         HplSettings(**stated), plan, measured, tuple(filled),
     )  # fmt: skip
 
@@ -137,14 +139,15 @@ def compare(folder: Path | None = None) -> list[Comparison]:
     for row in read_table(TABLE, folder, COLUMNS):
         stated = number(row, "rmax_tflops")
         measured = float("nan") if stated is None else stated
-        mixed = row["benchmark"] != "HPL"
-        facts = {"table": "HPL-MxP" if mixed else TABLE, "filled": False}
+        table = TABLE if row["benchmark"] == "HPL" else MIXED
+        predicted: float | None = None
+        filled: tuple[str, ...] = ()
+        why_not = ""
         try:
             case = case_of(row, rules)
-            predicted = case.rmax_tflops()
+            predicted, filled = case.rmax_tflops(), case.filled
         except DfmodelError as error:
-            found.append(Comparison(row["id"], TABLE, row["use"], measured, None, "TFLOP/s", (), str(error), facts))
-            continue
-        facts["filled"] = bool(case.filled)
-        found.append(Comparison(row["id"], TABLE, row["use"], measured, predicted, "TFLOP/s", case.filled, "", facts))
+            why_not = str(error)
+        facts = {"table": table, "filled": bool(filled)}
+        found.append(Comparison(row["id"], table, row["use"], measured, predicted, "TFLOP/s", filled, why_not, facts))
     return found
