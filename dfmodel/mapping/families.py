@@ -18,7 +18,7 @@ from dfmodel.systems.system import System
 from dfmodel.workloads.graph import Workload
 
 #: Family -> module with its `FAMILY`. Layered models are searched by mapping/search.py.
-MODULES: dict[str, str] = {"hpl": "dfmodel.mapping.hpl"}
+MODULES: dict[str, str] = {"fft": "dfmodel.mapping.fft", "hpl": "dfmodel.mapping.hpl"}
 
 
 @dataclass(frozen=True)

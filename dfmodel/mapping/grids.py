@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from dfmodel.errors import InputError
-from dfmodel.systems.network import Dimension, Group, Part
+from dfmodel.systems.network import Dimension, Group, Part, factorizations
 
 #: Where the chips need not all be used, a dimension is also tried cut down to a multiple of these (awkward numbers of
 #: nodes), with up to this share of it idle.
@@ -89,6 +91,52 @@ def grids(
             found.setdefault((column, row), Grid(column, row, rows_inner))
     if not found:
         raise InputError(_no_grid(dimensions, rows, columns, chips))
+    return list(found.values())
+
+
+def sub_grids(
+    dimensions: Sequence[Dimension],
+    rows: int | None,
+    columns: int | None,
+    use_all_chips: bool,
+    wanted: Callable[[int, int], bool],
+) -> list[Grid]:
+    """Grids whose factors divide every dimension, chips left idle unless `use_all_chips`, of `wanted` rows and columns.
+
+    Of placements that cost the same by every measure (the same group sizes and strides) one is kept. Raises InputError
+    where a number of rows or columns is asked for that needs more chips than there are, or cannot be placed.
+    """
+    chips = math.prod(d.size for d in dimensions)
+    needed = (rows or 1) * (columns or 1)
+    if needed > chips:
+        raise InputError(
+            f"plan.grid_rows x plan.grid_columns: {rows or 1:,} x {columns or 1:,} needs {needed:,} chips, the system "
+            f"has {chips:,} ({needed - chips:,} short)"
+        )
+    names = ("inner", "outer") if use_all_chips else ("inner", "outer", "idle")
+    table = factorizations(dimensions, names)
+    sizes = table.prod(axis=2)
+    found: dict[tuple[Group, Group], Grid] = {}
+    possible = {(a, b) for a, b in np.unique(sizes[:, :2], axis=0).tolist()}
+    for rows_inner in (True, False):
+        good = {
+            (a, b)
+            for a, b in possible
+            if _is((a if rows_inner else b), rows) and _is((b if rows_inner else a), columns)
+            and wanted(*((a, b) if rows_inner else (b, a)))
+        }  # fmt: skip
+        for row, (a, b) in zip(table.tolist(), sizes[:, :2].tolist(), strict=True):
+            if (a, b) in good:
+                inner, outer = _groups(dimensions, list(zip(row[0], row[1], strict=True)))
+                column, across = (inner, outer) if rows_inner else (outer, inner)
+                found.setdefault((column, across), Grid(column, across, rows_inner))
+    if not found and (rows is not None or columns is not None):
+        sides = {n for pair in possible for n in pair}
+        for name, value in (("plan.grid_rows", rows), ("plan.grid_columns", columns)):
+            if value is not None and value not in sides:
+                near = sorted(sorted(sides, key=lambda n: abs(n - value))[:3])
+                shown = ", ".join(map(str, near))
+                raise InputError(f"{name}: {value} does not divide the system's dimensions; nearest that do: {shown}")
     return list(found.values())
 
 

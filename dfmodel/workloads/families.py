@@ -23,6 +23,7 @@ class WorkloadFamily:
 
 #: Narrower formats stand in on chips that have no wider one; the result says so.
 FAMILIES: dict[str, WorkloadFamily] = {
+    "fft": WorkloadFamily("dfmodel.workloads.fft", "dgx_a100", ("fp32", "bf16", "fp16", "fp64")),
     "hpl": WorkloadFamily("dfmodel.workloads.hpl", "dgx_h100", ("fp64", "fp32", "tf32", "bf16", "fp16")),
 }
 
