@@ -2,8 +2,8 @@
 
 A pass transforms every line of an axis while it lies in on-chip memory: lines of n points take ceil(log n / log S)
 passes, S being the points that one unit of a chip holds (Hong and Kung, 1981; a dataflow chip is one unit). Each pass
-reads and writes all local data. Around an exchange data are packed and unpacked, a reading and writing each. Arithmetic is
-either butterflies on the vector units or, per stage of radix r, products with an r x r matrix on the matrix units (8 r
+reads and writes all local data. Around an exchange data are packed and unpacked, a reading and writing each. Arithmetic
+is either butterflies on the vector units or, per stage of radix r, products with an r x r matrix on the matrix units (8 r
 FLOP per complex point); stages are log_r n. An exchange is an all-to-all of all local data over its group.
 """
 
