@@ -192,6 +192,12 @@ class FftSearch:
     def _undivided(self) -> str:
         plan, sides = self.plan, self.settings.sides
         rows, columns = plan.grid_rows or 1, plan.grid_columns or 1
+        shape = " x ".join(f"{n:,}" for n in sides)
+        if plan.grid_rows is None and plan.grid_columns is None:
+            return (
+                f"workload: no grid over all {self.run.system.chips:,} chips divides {shape}; leave chips idle "
+                "(plan.use_all_chips=false) or charge the chip with most (workload.uneven=true)"
+            )
         if len(sides) == 1:
             step = columns * columns
             return (
@@ -243,7 +249,8 @@ def _found(state: FftSearch, best: Evaluated) -> Found:
     rate = settings.flops / cost.seconds
     sent = sum(cost.local_bytes for _ in cost.exchanges) * settings.transforms
     bound = cost.seconds if state.open_bound >= cost.seconds else state.open_bound
-    vector = run.system.chip.vector_peak(settings.dtype) * best.grid.chips
+    chip = run.system.chip
+    peak = max(chip.vector_peak(settings.dtype), chip.matrix_peak(settings.dtype)) * best.grid.chips
     return Found(
         seconds=cost.seconds,
         bound=bound,
@@ -255,7 +262,7 @@ def _found(state: FftSearch, best: Evaluated) -> Found:
         metrics={
             "flops_per_s": rate,
             "flops_per_s_per_chip": rate / best.grid.chips,
-            "utilisation": rate / vector,
+            "utilisation": rate / peak,
             "exchanged_bytes_per_chip": sent,
             **rates_per_money(rate, run, "flops_per_s"),
         },

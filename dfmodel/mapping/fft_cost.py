@@ -3,8 +3,8 @@
 A pass transforms every line of an axis while it lies in on-chip memory: lines of n points take ceil(log n / log S)
 passes, S being the points that one unit of a chip holds (Hong and Kung, 1981; a dataflow chip is one unit). Each pass
 reads and writes all local data. Around an exchange data are packed and unpacked, a reading and writing each. Arithmetic
-is either butterflies on the vector units or, per stage of radix r, products with an r x r matrix on the matrix units (8 r
-FLOP per complex point); stages are log_r n. An exchange is an all-to-all of all local data over its group.
+is butterflies on the vector units or, per stage of radix r, products with an r x r matrix on the matrix units (8 r FLOP per
+complex point); stages are log_r n. An exchange is an all-to-all of all local data over its group.
 """
 
 from __future__ import annotations
@@ -130,8 +130,14 @@ class FftTimer:
 
 
 def least_exchange_s(local_bytes: float, group: Group) -> float:
-    """What an exchange takes at least: in each dimension what leaves a chip, at all it can inject there."""
-    return max((local_bytes * (1 - 1 / p.size) / p.dimension.injection_bytes_per_s for p in group.parts), default=0.0)
+    """What an exchange takes at least: in each dimension what must cross its busiest link, at the full rate of the link.
+    A line's middle link is crossed by a quarter of what its n chips hold, each link of a ring's two by an eighth."""
+    slowest = 0.0
+    for part in group.parts:
+        n = part.size
+        crossing = {"ring": (n * n // 4) / (2 * n), "line": (n * n // 4) / n, "full": 1 / n}.get(part.shape, 1 - 1 / n)
+        slowest = max(slowest, local_bytes * crossing / part.bytes_per_s)
+    return slowest
 
 
 @dataclass(frozen=True)

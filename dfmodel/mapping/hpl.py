@@ -39,6 +39,10 @@ WIDTHS = (128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 MIXED_WIDTHS = (*WIDTHS, 3072, 4096)
 
 
+#: What is filled of a memory whose capacity no file states.
+UNSTATED_BYTES = 80 * 2.0**30
+
+
 class HplPlan(GridPlan):
     """P (`grid_rows`) x Q (`grid_columns`) chips, blocks of `block`, and what hides behind the update of the matrix."""
 
@@ -137,7 +141,8 @@ class HplSearch:
 
     def filled(self, chips: int) -> float:
         """N whose matrix fills the asked share of the memory of so many chips."""
-        return math.sqrt(self.settings.memory_fill * self.capacity * chips / self.settings.stored_bytes)
+        capacity = self.capacity if math.isfinite(self.capacity) else UNSTATED_BYTES
+        return math.sqrt(self.settings.memory_fill * capacity * chips / self.settings.stored_bytes)
 
     def fits(self, grid: Grid, sizes: Sizes) -> bool:
         missing = sum(matrix_bytes(self.settings, sizes, grid).values()) - self.capacity
@@ -200,8 +205,6 @@ def search(run: FamilyRun) -> Result:
         return graph_result(run, settings)
     if settings.iterations is not None:
         raise InputError("workload.iterations: only the original's graph is cut short (--assumptions paper); remove it")
-    if math.isinf(run.system.chip.memories[0].capacity_bytes) and settings.n is None:
-        raise InputError(f"workload.n: memory of '{run.system.chip.name}' has no limit to fill; state N")
     state = HplSearch(run, settings, run.request)
     best = state.search()
     return result_of(run, _found(state, best))
@@ -343,6 +346,10 @@ def _notes(run: FamilyRun, settings: HplSettings, best: Evaluated, filled: float
     found = []
     if settings.precision == "double" and settings.dtype != "fp64":
         found.append(f"'{run.system.chip.name}' was not asked for fp64: a run in {settings.dtype} is no valid HPL run")
+    if filled is None and settings.n is None:
+        found.append(
+            f"memory of '{run.system.chip.name}' has no stated capacity: N fills {UNSTATED_BYTES / 2**30:.0f} GiB"
+        )
     if filled is not None and filled < 0.8:
         found.append(
             f"N {best.sizes.n:,} fills {100 * filled:.0f} % of memory; runs on lists fill 80 to 90 %, which is faster"

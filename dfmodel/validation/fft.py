@@ -1,4 +1,4 @@
-"""Distributed transforms beside their measurements: rows of fft.csv by time, or relative to another run of their series.
+"""Distributed transforms beside their measurements: rows of fft.csv by time, or relative to another of their series.
 
 Rows of use `relative` state times of which only ratios are known: each is compared with the smallest run of its library
 that spans several nodes. Runs on one node are shown, not judged.

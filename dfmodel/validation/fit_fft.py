@@ -1,4 +1,4 @@
-"""Share of a network's bandwidth that all-to-alls between nodes reach, fitted to the `calibrate` rows of fft.csv alone."""
+"""Share of a network's bandwidth that all-to-alls between nodes reach, fitted to `calibrate` rows of fft.csv alone."""
 
 from __future__ import annotations
 
