@@ -15,6 +15,9 @@ import pyomo.core as pyo
 from dfmodel.errors import LimitError, MismatchError
 from dfmodel.mapping.solver import solve
 
+#: Pairs that the program sees, the best ones: thousands of nearly equal ones take it minutes and prove no more.
+MOST_PAIRS = 200
+
 #: Relative difference up to which program and enumeration are the same.
 SAME = 1e-9
 
@@ -24,9 +27,11 @@ def choose(
 ) -> tuple[tuple[int, int], dict[str, Any]]:
     """The (grid, setting) of least cost, and the program as a certificate lists it.
 
-    `costs` are of any unit, one per pair that may be chosen; the program sees them relative to the least. Raises
+    `costs` are of any unit, one per pair that may be chosen; the program sees the MOST_PAIRS best relative to the
+    least. Raises
     MismatchError where the program's answer is not the enumeration's, LimitError where time ran out first.
     """
+    costs = dict(sorted(costs.items(), key=lambda item: (item[1], item[0]))[:MOST_PAIRS])
     scale = min(costs.values())
     model = pyo.ConcreteModel(name=name)
     pairs = list(costs)

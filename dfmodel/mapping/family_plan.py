@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dfmodel.catalog_files import validated
+from dfmodel.catalog_files import settings_of
 
 
 class FamilyPlan(BaseModel):
@@ -32,7 +32,7 @@ Plan = TypeVar("Plan", bound=FamilyPlan)
 
 def read(plan: type[Plan], settings: Mapping[str, Any]) -> Plan:
     """Checked settings. Raises InputError with every problem found."""
-    return validated(plan, settings, "plan")
+    return settings_of(plan, settings, "plan")
 
 
 #: Alternatives kept where a plan does not say how many.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 import time
@@ -154,9 +155,10 @@ class FftSearch:
             raise self.why_nothing()
         waiting.sort(key=lambda item: item[:4])
         shown = self.plan.best or 1
+        values: list[float] = []
         for number, (bound, g, r, n1, layout) in enumerate(waiting):
             full = self.run.settings.prune and len(self.found) >= shown
-            if full and bound >= sorted(e.cost.seconds for _, _, e in self.found)[shown - 1]:
+            if full and bound >= values[shown - 1]:
                 self.cut = len(waiting) - number
                 break
             if self.run.deadline is not None and time.perf_counter() > self.run.deadline:
@@ -166,6 +168,7 @@ class FftSearch:
                 break
             cost = transform(self.timer, layout, self.radices[r])
             self.found.append((g, number, Evaluated(self.grids[g], self.radices[r], n1, cost)))
+            bisect.insort(values, cost.seconds)
         return min(self.found, key=lambda item: (item[2].cost.seconds, item[:2]))[2]
 
     def least(self, layout: Layout) -> float:

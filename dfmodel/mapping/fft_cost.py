@@ -3,8 +3,8 @@
 A pass transforms every line of an axis while it lies in on-chip memory: lines of n points take ceil(log n / log S)
 passes, S being the points that one unit of a chip holds (Hong and Kung, 1981; a dataflow chip is one unit). Each pass
 reads and writes all local data. Around an exchange data are packed and unpacked, a reading and writing each. Arithmetic
-is butterflies on the vector units or, per stage of radix r, products with an r x r matrix on the matrix units (8 r FLOP per
-complex point); stages are log_r n. An exchange is an all-to-all of all local data over its group.
+is butterflies on the vector units or, per stage of radix r, products with an r x r matrix on the matrix units (8 r FLOP
+per complex point); stages are log_r n. An exchange is an all-to-all of all local data over its group.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class FftTimer:
 
     def passes(self, length: int) -> int:
         """Passes over memory that transforming lines of `length` points takes."""
-        return 0 if length == 1 else math.ceil(math.log(length) / math.log(self.line_points) - 1e-12)
+        return 0 if length == 1 else math.ceil(math.log(length) / math.log(self.line_points) - 1e-15)
 
     def axis(self, name: str, length: int, points: float, radix: int) -> Local:
         """Transforms of `length` points over `points` local ones."""
@@ -130,7 +130,7 @@ class FftTimer:
 
 
 def least_exchange_s(local_bytes: float, group: Group) -> float:
-    """What an exchange takes at least: in each dimension what must cross its busiest link, at the full rate of the link.
+    """What an exchange takes at least: in each dimension what must cross its busiest link, at the rate of the link.
     A line's middle link is crossed by a quarter of what its n chips hold, each link of a ring's two by an eighth."""
     slowest = 0.0
     for part in group.parts:

@@ -1,9 +1,9 @@
 """The original's FFT graph: two matrix products of n x K and K x n points (n: the length's root), and an all-to-all.
 
 K = int(4 r log2 n / log2 r) for radix r. A chip holds ceil(n / chips) columns. The all-to-all moves n^2 words between
-all c chips in messages of n^2 / c^2 words: (c / 2)^2 of them cross the middle of the outermost dimension and of every ring,
-of an inner switch as many of its own chips. They cross over X / 4 links of a switch of X, and over as many links of a
-ring as the product of the other dimensions.
+all c chips in messages of n^2 / c^2 words: (c / 2)^2 of them cross the middle of the outermost dimension and of every
+ring, of an inner switch as many of its own chips. They cross over X / 4 links of a switch of X, and over as many links
+of a ring as the product of the other dimensions.
 Source: DFModel artifact, generator/generate_FFT.py at 04f93d5; the all-to-all as its logs have it.
 """
 

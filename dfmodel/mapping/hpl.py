@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import time
 from collections.abc import Mapping
@@ -74,6 +75,8 @@ class HplSearch:
     infeasible: int = 0
     cut: int = 0
     found: list[tuple[int, int, Evaluated]] = field(default_factory=list)
+    #: Values of the plans found, in order.
+    values: list[float] = field(default_factory=list)
     open_bound: float = math.inf
     shortfall: tuple[float, Grid, Sizes] | None = None
 
@@ -95,7 +98,7 @@ class HplSearch:
         waiting.sort(key=lambda item: item[:3])
         shown = self.plan.best or 1
         for number, (bound, g, w, sizes) in enumerate(waiting):
-            if self.run.settings.prune and len(self.found) >= shown and bound >= self.threshold(shown):
+            if self.run.settings.prune and len(self.found) >= shown and bound >= self.values[shown - 1]:
                 self.cut += len(waiting) - number
                 break
             if self.run.deadline is not None and time.perf_counter() > self.run.deadline:
@@ -105,11 +108,11 @@ class HplSearch:
                 break
             if self.run.settings.prune and len(self.found) >= shown:
                 closer = closer_bound(self.timer, self.grids[g], sizes) / solve_flops(sizes.n)
-                if closer >= self.threshold(shown):
+                if closer >= self.values[shown - 1]:
                     self.cut += 1
                     continue
             cost = factorisation(self.timer, sizes, self.grids[g], self.plan.overlap)
-            self.found.append((g, w, Evaluated(self.grids[g], sizes, cost)))
+            self.record(g, w, Evaluated(self.grids[g], sizes, cost))
         return min(self.found, key=lambda item: (item[2].value, item[:2]))[2]
 
     def bounded(self, w: int) -> list[tuple[float, int, int, Sizes]]:
@@ -127,8 +130,9 @@ class HplSearch:
         least = least_seconds(self.timer, [self.grids[g] for g, _ in fitting], [s for _, s in fitting])
         return [(b / solve_flops(s.n), g, w, s) for b, (g, s) in zip(least.tolist(), fitting, strict=True)]
 
-    def threshold(self, shown: int) -> float:
-        return sorted(e.value for _, _, e in self.found)[shown - 1]
+    def record(self, g: int, w: int, found: Evaluated) -> None:
+        self.found.append((g, w, found))
+        bisect.insort(self.values, found.value)
 
     def sizes(self, grid: Grid, width: int) -> Sizes | None:
         """The matrix in blocks of `width`: as asked, or as large as fills the memory of the grid's chips. None where a

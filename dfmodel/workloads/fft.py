@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dfmodel.catalog_files import validated
+from dfmodel.catalog_files import settings_of
 from dfmodel.errors import InputError
 from dfmodel.workloads.graph import DTYPE_BYTES, Workload
 
@@ -74,7 +74,7 @@ class FftSettings(BaseModel):
 
 def build(settings: Mapping[str, object]) -> Workload:
     """The workload of checked `settings` (see FftSettings). Raises InputError with every problem found."""
-    made = validated(FftSettings, settings, "workload")
+    made = settings_of(FftSettings, settings, "workload")
     both = [k for k in ("nx", "ny", "nz") if getattr(made, k) is not None]
     problems = [f"workload.{k}: workload.length makes the transform one-dimensional; remove one of them" for k in both]
     if made.length is not None and problems:

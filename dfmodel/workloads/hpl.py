@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dfmodel.catalog_files import validated
+from dfmodel.catalog_files import settings_of
 from dfmodel.workloads.graph import DTYPE_BYTES, Workload
 
 Precision = Literal["double", "mixed"]
@@ -56,7 +56,7 @@ class HplSettings(BaseModel):
 
 def build(settings: Mapping[str, object]) -> Workload:
     """The workload of checked `settings` (see HplSettings). Raises InputError with every problem found."""
-    made = validated(HplSettings, settings, "workload")
+    made = settings_of(HplSettings, settings, "workload")
     size = "N as memory allows" if made.n is None else f"N {made.n:,}"
     name = "HPL-MxP" if made.precision == "mixed" else "HPL"
     return Workload(
