@@ -15,8 +15,10 @@ from dfmodel.catalog_files import Dirs
 from dfmodel.config import RunConfig, build_config
 from dfmodel.errors import InputError
 from dfmodel.mapping.best_first import Counts
+from dfmodel.mapping.describe import assumed_of, describe_system
 from dfmodel.mapping.energy import work_of
 from dfmodel.mapping.evaluate import BlockEvaluation
+from dfmodel.mapping.families import FamilyRun, MappedFamily, mapped_family
 from dfmodel.mapping.joint import is_segmented
 from dfmodel.mapping.map_block import SolverSettings
 from dfmodel.mapping.plan import plan_request
@@ -24,13 +26,13 @@ from dfmodel.mapping.recompute import repeated_flops
 from dfmodel.mapping.result import Certificate, KernelRow, PartitionRow, Result
 from dfmodel.mapping.search import Evaluated, Search, search
 from dfmodel.mapping.solver import quiet_pyomo, relative_gap_of, versions
-from dfmodel.mapping.unit_costs import assumed_inputs, cost_of, energy_of, power_of, unit_metrics
+from dfmodel.mapping.unit_costs import cost_of, energy_of, power_of, unit_metrics
 from dfmodel.presets import load_assumptions, load_costs
 from dfmodel.systems.catalog import load_system
 from dfmodel.systems.cost import system_cost, system_power
-from dfmodel.systems.network import Link
 from dfmodel.systems.prices import priced
 from dfmodel.systems.system import System, with_tiers
+from dfmodel.workloads.families import FAMILIES, LAYERS, family_of
 from dfmodel.workloads.graph import Workload
 from dfmodel.workloads.registry import build_workload, model_kind
 
@@ -81,12 +83,15 @@ def evaluate(
     assumptions: str | None = None,
     catalogs: Dirs = (),
 ) -> Result:
-    """The result of one given plan: tensor, pipeline, data, micro_batch and recompute must all be stated."""
-    missing = [k for k in ("tensor", "pipeline", "data", "micro_batch", "recompute") if k not in plan]
+    """The result of one given plan: of layered models tensor, pipeline, data, micro_batch and recompute must all be
+    stated, of other families the keys their errors name."""
+    config = build_config(workload, system, assumptions, settings, None, catalogs)
+    family = _family(config)
+    needed = family.plan_keys if family else ("tensor", "pipeline", "data", "micro_batch", "recompute")
+    missing = [k for k in needed if k not in plan]
     if missing:
         raise InputError(f"plan: evaluate needs {', '.join(missing)} as well; optimize finds what is left open")
-    config = build_config(workload, system, assumptions, settings, None, catalogs)
-    config.plan.update({"context": 1, **plan})
+    config.plan.update({**({} if family else {"context": 1}), **plan})
     return run(config, catalogs)
 
 
@@ -116,11 +121,15 @@ def run(
     system = tried(lambda: load_system(config.system, config.system_overrides, catalogs))
     assumptions = tried(lambda: load_assumptions(config.assumptions, config.assumption_overrides, catalogs))
     costs = tried(lambda: load_costs(config.cost, config.cost_overrides, catalogs))
-    request = tried(lambda: plan_request(config.plan))
+    family = _family(config)
+    read_plan: Callable[[Mapping[str, Any]], Any] = family.read_plan if family else plan_request
+    request = tried(lambda: read_plan(config.plan))
     overrides = dict(config.workload_overrides)
-    kind = tried(lambda: model_kind(config.workload, catalogs))
+    kind = None if family else tried(lambda: model_kind(config.workload, catalogs))
     if system is not None and assumptions is not None and kind is not None:
         overrides = {**_chip_choices(kind, system, assumptions), **overrides}
+    if system is not None and "dtype" not in overrides and family is not None:
+        overrides |= _best_format(config.workload, system)
     workload = tried(lambda: build_workload(config.workload, overrides, catalogs))
     if problems or workload is None or system is None or assumptions is None or request is None or costs is None:
         raise InputError(problems)
@@ -129,6 +138,10 @@ def run(
     system = with_tiers(system, assumptions.memory.tiers)
     settings = SolverSettings(time_limit_s, gap, log, certify_all, prune)
     deadline = None if time_limit_s is None else began + time_limit_s
+    if family is not None:
+        return family.search(
+            FamilyRun(workload, system, assumptions, request, settings, began, deadline, progress),
+        )
     state, best, proofs = search(workload, system, assumptions, request, settings, progress, deadline)
     return build_result(state, best, proofs, time.perf_counter() - began, gap)
 
@@ -140,6 +153,18 @@ def _chip_choices(kind: str, system: System, assumptions: Assumptions) -> dict[s
     if kind == "hyena":
         return {"on_chip": f"{system.chip.sram_bytes:.0f} B"}
     return {}
+
+
+def _family(config: RunConfig) -> MappedFamily | None:
+    """How the workload is mapped; None for layered models."""
+    name = family_of(config.workload)
+    return None if name == LAYERS else mapped_family(name)
+
+
+def _best_format(workload: str, system: System) -> dict[str, str]:
+    """The first of the formats a family is run in that the chip has; the result shows it as one asked for."""
+    had = [d for d in FAMILIES[workload].dtypes if d in system.chip.matrix_flops_per_s]
+    return {"dtype": had[0]} if had else {}
 
 
 def _fuses_attention(system: System, assumptions: Assumptions) -> bool:
@@ -168,7 +193,7 @@ def build_result(state: Search, best: Evaluated, proofs: list[dict[str, Any]], w
         bound=bound,
         gap=found_gap,
         workload=_describe_workload(workload),
-        system=_describe_system(system, state.assumptions.compute.products or workload.dtype),
+        system=describe_system(system, state.assumptions.compute.products or workload.dtype),
         plan={
             **best.plan.describe(),
             "layers_per_stage": [list(c) for c in best.iteration.stage_counts],
@@ -186,7 +211,7 @@ def build_result(state: Search, best: Evaluated, proofs: list[dict[str, Any]], w
         edges=tuple((b.block.name, e.producer, e.consumer) for b in best.blocks for e in b.block.edges),
         certificate=_certificate(state, best, proofs),
         assumptions=state.assumptions.model_dump(),
-        assumed=tuple(_assumed(system, state.assumptions)),
+        assumed=tuple(assumed_of(system, state.assumptions)),
         cost=cost,
         power=power_of(system),
         energy=energy,
@@ -218,27 +243,6 @@ def _describe_workload(w: Workload) -> dict[str, Any]:
         "blocks": {b.name: n for b, n in w.blocks},
         "flops": w.flops_per_sample() * w.batch,
         **{k: v for k, v in w.facts.items() if k not in ("name", "title")},
-    }
-
-
-def _describe_system(s: System, dtype: str) -> dict[str, Any]:
-    return {
-        "name": s.name,
-        "title": s.title,
-        "chip": s.chip.name,
-        "chip_title": s.chip.title,
-        "chips": s.chips,
-        "execution": s.chip.execution,
-        "matrix_dtype": dtype,
-        "matrix_flops_per_s": s.chip.matrix_peak(dtype),
-        "vector_flops_per_s": s.chip.vector_peak(dtype),
-        "memory_bytes_per_s": s.chip.memories[0].bytes_per_s,
-        "memory_capacity_bytes": s.chip.memories[0].capacity_bytes,
-        "sram_bytes": s.chip.sram_bytes,
-        "dimensions": [
-            {"name": d.name, "kind": d.kind, "size": d.size, "bytes_per_s": d.injection_bytes_per_s}
-            for d in s.dimensions
-        ],
     }
 
 
@@ -407,44 +411,3 @@ def _space_in_words(state: Search) -> str:
 def _fixed(state: Search) -> str:
     request = state.request
     return ", ".join(k for k, v in vars(request).items() if v is not None)
-
-
-def _assumed(system: System, assumptions: Assumptions) -> list[str]:
-    found = []
-    if assumptions.compute.model == "efficiency":
-        curve = system.chip.efficiency
-        rest = f"memory {curve.memory_max:.0%}, links {curve.link_max:.0%}"
-        found.append(
-            f"efficiency curve '{curve.name}': matrix work calibrated ({curve.matrix_max:.0%} of peak), {rest} and "
-            "launches assumed"
-            if curve.status == "calibrated"
-            else f"efficiency curve '{curve.name}' (assumed, not calibrated): matrix work reaches "
-            f"{curve.matrix_max:.0%} of peak, {rest}"
-        )
-    else:
-        found.append(f"{assumptions.compute.utilisation:.0%} of peak for all work (not calibrated)")
-    if assumptions.network.collectives == "physical":
-        found += [_links_known(d.link, system) for d in system.dimensions if d.size > 1]
-    priced_keys = ("price", "power", "energy")
-    found += [
-        f"{system.chip.name}.{key}: no published value, assumed"
-        for key in system.chip.assumed
-        if key.partition(".")[0] not in priced_keys
-    ]
-    return list(dict.fromkeys([*found, *assumed_inputs(system)]))
-
-
-def _links_known(link: Link, system: System) -> str:
-    """Where what collectives achieve of a link comes from."""
-    if not link.achieved:
-        return (
-            f"link '{link.name}': collectives reach {system.chip.efficiency.link_max:.0%} of it at every size, assumed"
-        )
-    own = [a for a in link.achieved if not a.inherited]
-    return f"link '{link.name}': efficiency, ramp and start of collectives " + (
-        "calibrated"
-        if len(own) == len(link.achieved)
-        else "calibrated in part, else another link's"
-        if own
-        else "are another link's, assumed"
-    )

@@ -156,6 +156,14 @@ def validated(schema: type[Schema], data: Mapping[str, Any], where: str) -> Sche
         raise InputError(schema_problems(error, schema, where)) from None
 
 
+def settings_of(schema: type[Schema], data: Mapping[str, Any], section: str) -> Schema:
+    """`data` as a `schema`, as `validated`, each problem under the key as a command line has it ("plan.block")."""
+    try:
+        return validated(schema, data, section)
+    except InputError as error:
+        raise InputError([f"{section}.{p.removeprefix(f'{section}: ')}" for p in error.problems]) from None
+
+
 def schema_problems(error: ValidationError, schema: type[BaseModel], where: str) -> list[str]:
     """One line per fault pydantic found, naming file and key, and the nearest key for unknown ones."""
     return [_schema_problem(e, schema, where) for e in error.errors()]

@@ -253,7 +253,9 @@ def _names(kind: str, dirs: list[str]) -> list[str]:
     from dfmodel.catalog_files import list_names
 
     if kind == "workloads":
-        return ["llm", "mamba", "hyena", *list_names("graphs", dirs), *list_names("models", dirs)]
+        from dfmodel.workloads.families import FAMILIES
+
+        return ["llm", "mamba", "hyena", *FAMILIES, *list_names("graphs", dirs), *list_names("models", dirs)]
     return list_names(KINDS[kind], dirs)
 
 

@@ -10,6 +10,7 @@ import yaml
 
 from dfmodel.catalog_files import Dirs, find, load_yaml
 from dfmodel.errors import InputError, did_you_mean
+from dfmodel.workloads.families import FAMILIES
 
 SECTIONS = ("workload", "system", "plan", "assumptions", "cost")
 STUDY_KEYS = (*SECTIONS, "name", "title", "notes", "sources", "expect")
@@ -57,8 +58,11 @@ def build_config(
     study: str | None = None,
     dirs: Dirs = (),
 ) -> RunConfig:
-    """The merged configuration. Raises InputError with every unknown key, nearest valid one named."""
+    """The merged configuration; a family other than the layered models may name the system of a run that has none.
+    Raises InputError with every unknown key, nearest valid one named."""
     config = RunConfig(study=study)
+    if workload in FAMILIES:
+        config.system = FAMILIES[workload].system
     if study is not None:
         _apply_study(config, study, dirs)
     if workload is not None:

@@ -107,6 +107,9 @@ class Result:
     versions: Mapping[str, str]
     wall_s: float
     alternatives: tuple[Mapping[str, Any], ...] = field(default=())
+    #: Lines of the summary (name, text) of a family with plans of its own: its plan, throughput and utilisation. Empty
+    #: for layered models, whose plan and metrics say it.
+    summary: tuple[tuple[str, str], ...] = field(default=())
     #: Plans a user would have tried: name, plan, seconds, samples per second, value over the optimum's, or why not.
     baselines: tuple[Mapping[str, Any], ...] = field(default=())
 

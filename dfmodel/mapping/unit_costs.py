@@ -136,6 +136,21 @@ def energy_of(
     }
 
 
+def stated_energy_of(system: System, seconds: float, units: float, unit: str) -> dict[str, Any]:
+    """As `energy_of` on all chips, from stated power alone, for workloads whose moved bytes are not added up."""
+    stated = _facility_j(system, system.chips, seconds)
+    return {
+        "unit": "J",
+        "pue": system.operation.pue,
+        "stated_power_j": stated,
+        "bottom_up_j": None,
+        "bottom_up_parts_j": {},
+        "bottom_up_unknown": ["bytes moved at each level are not added up for this workload"],
+        f"j_per_{unit}": _per(stated, units),
+        f"bottom_up_j_per_{unit}": None,
+    }
+
+
 def unit_metrics(
     workload: Workload, batch: int, cost: Mapping[str, Any], energy: Mapping[str, Any]
 ) -> dict[str, float | None]:

@@ -43,7 +43,7 @@ def render(result: Result) -> str:
     parts = [
         _headline(result),
         section("Summary", _pairs(_summary(result))),
-        section("Time of one iteration", _breakdown(result)),
+        section(f"Time of one {_iteration(result)}", _breakdown(result)),
         section("Memory of the fullest chip", _memory(result)),
         section(*_partitions(result)),
         section(*_kernels(result)),
@@ -57,7 +57,14 @@ def render(result: Result) -> str:
 def _headline(result: Result) -> str:
     bound = "none" if result.bound is None else format_quantity(result.bound, "time", 6)
     gap = "" if result.gap is None else f", gap {100 * result.gap:.4g} %"
-    return f"{result.status}: {format_quantity(result.objective, 'time', 6)} per iteration (bound {bound}{gap})"
+    return (
+        f"{result.status}: {format_quantity(result.objective, 'time', 6)} per {_iteration(result)} (bound {bound}{gap})"
+    )
+
+
+def _iteration(result: Result) -> str:
+    """What one iteration is called; a family may have its own word."""
+    return str(result.workload.get("iteration", "iteration"))
 
 
 def section(title: str, body: str) -> str:
@@ -71,13 +78,25 @@ def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def _summary(result: Result) -> list[tuple[str, str]]:
-    w, s, p, m = result.workload, result.system, result.plan, result.metrics
-    unit = w["unit"]
+    w, s = result.workload, result.system
     shape = " x ".join(f"{d['size']} {d['kind']} ({d['name']})" for d in s["dimensions"])
-    rows = [
-        ("workload", f"{w['title']}, batch {w['batch']:,}, {w['parameters']:,} parameters, {w['dtype']}"),
+    batch = "" if result.summary else f", batch {w['batch']:,}, {w['parameters']:,} parameters"
+    return [
+        ("workload", f"{w['title']}{batch}, {w['dtype']}"),
         ("system", f"{s['title']}: {s['chips']:,} x {s['chip_title']}"),
         ("topology", shape),
+        *(result.summary or _degrees(result)),
+        *_money("cost", result.cost, "money"),
+        *_money("power", result.power, "power"),
+        *_per_unit(result, w["unit"]),
+    ]
+
+
+def _degrees(result: Result) -> list[tuple[str, str]]:
+    """Plan, throughput and utilisation of a layered model."""
+    w, s, p, m = result.workload, result.system, result.plan, result.metrics
+    unit = w["unit"]
+    return [
         (
             "parallelism",
             f"tensor {p['tensor']} x "
@@ -102,8 +121,6 @@ def _summary(result: Result) -> list[tuple[str, str]]:
             f"MFU {100 * (m['mfu'] or 0):.2f} %, HFU {100 * (m['hfu'] or 0):.2f} % of dense {s['matrix_dtype']} peak",
         ),
     ]
-    rows += _money("cost", result.cost, "money") + _money("power", result.power, "power")
-    return rows + _per_unit(result, unit)
 
 
 def _per_unit(result: Result, unit: str) -> list[tuple[str, str]]:
@@ -287,19 +304,25 @@ def _beside(result: Result) -> str:
     """Plans a user would have tried, and the runners-up, beside the optimum."""
     rows: list[dict[str, Any]] = []
     for b in result.baselines:
-        rows.append({"plan": b["name"], **_plan_columns(b["plan"]), "s/iteration": _seconds(b["seconds"]),
+        rows.append({"plan": b["name"], **_plan_columns(result, b["plan"]), "s/iteration": _seconds(b["seconds"]),
                      "of optimum": "-" if b["share"] is None else f"{b['share']:.3f}x", "": b["why_not"]})  # fmt: skip
     for i, a in enumerate(result.alternatives):
-        share = a["iteration_s"] / a["batch"] / (result.objective / result.plan["batch"])
+        share = a["of_optimum"] if "of_optimum" in a else _per_sample(a) / (result.objective / result.plan["batch"])
         name = "optimum" if i == 0 else f"number {i + 1}" if a["rank"] else "also evaluated"
-        rows.append({"plan": name, **_plan_columns(a),
+        rows.append({"plan": name, **_plan_columns(result, a),
                      "s/iteration": _seconds(a["iteration_s"]), "of optimum": f"{share:.3f}x", "": ""})  # fmt: skip
     return text_table({name: [r[name] for r in rows] for name in rows[0]}) if rows else "none"
 
 
-def _plan_columns(plan: Mapping[str, Any] | None) -> dict[str, str]:
-    keys = ("tensor", "context", "data", "pipeline", "chunks", "micro_batch", "zero", "recompute")
-    return {k: "-" if plan is None else str(plan[k]) for k in keys}
+def _per_sample(plan: Mapping[str, Any]) -> float:
+    return float(plan["iteration_s"] / plan["batch"])
+
+
+def _plan_columns(result: Result, plan: Mapping[str, Any] | None) -> dict[str, str]:
+    """What tells plans apart: of a family with plans of its own, what its alternatives state."""
+    degrees = ("tensor", "context", "data", "pipeline", "chunks", "micro_batch", "zero", "recompute")
+    own = [k for k in (result.alternatives or ({},))[0] if k not in ("iteration_s", "rank", "of_optimum")]
+    return {k: "-" if plan is None else str(plan[k]) for k in (own if result.summary else degrees)}
 
 
 def _seconds(value: float | None) -> str:

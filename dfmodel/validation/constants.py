@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from dfmodel.catalog_files import find, load_yaml
-from dfmodel.systems.catalog import load_link
-from dfmodel.validation import fit_compute, gemm
+from dfmodel.systems.catalog import load_chip, load_link
+from dfmodel.validation import fit_compute, fit_fft, fit_hpl, gemm
 from dfmodel.validation.files import load_rules
 from dfmodel.validation.fit_collectives import fit_all
 from dfmodel.validation.llm_training import Case
@@ -36,9 +36,15 @@ class Constant:
 
 
 def derived_constants(folder: Path | None = None) -> list[Constant]:
-    """Constants of links, of benchmarked matrix products and of chips in training; from measurements in `folder`, or
-    the packaged ones."""
-    return [*_of_links(folder), *_of_products(folder), *_of_training(folder)]
+    """Constants of links, benchmarked matrix products, and chips in training and in HPL, and exchanges of FFTs; from
+    measurements in `folder`, or the packaged ones."""
+    return [
+        *_of_links(folder),
+        *_of_products(folder),
+        *_of_training(folder),
+        *_of_linpack(folder),
+        *_of_exchanges(folder),
+    ]
 
 
 def _of_links(folder: Path | None) -> list[Constant]:
@@ -88,6 +94,24 @@ def _of_training(folder: Path | None) -> list[Constant]:
     found.append(
         Constant("efficiency/h100", "attention_half", shared.derived, _in_use("h100", "attention_half"), shared.rows)
     )
+    return found
+
+
+def _of_linpack(folder: Path | None) -> list[Constant]:
+    found = []
+    for chip, (share, rows) in fit_hpl.fit_shares(folder).items():
+        used = load_chip(chip).efficiency.matrix_max_of.get(fit_hpl.FORMAT)
+        found.append(Constant(f"chips/{chip}", f"efficiency.matrix_max_of.{fit_hpl.FORMAT}", share, used, rows))
+    return found
+
+
+def _of_exchanges(folder: Path | None) -> list[Constant]:
+    found = []
+    for link, (share, rows) in fit_fft.fit_exchanges(folder).items():
+        own = load_link(link).achieved_in("switch", "all_to_all", "direct")
+        found.append(
+            Constant(f"links/{link}", "switch/all_to_all efficiency", share, own.efficiency if own else None, rows)
+        )
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dfmodel.errors import InputError, did_you_mean
-from dfmodel.validation import collectives, gemm, llm_training, paper
+from dfmodel.validation import collectives, fft, gemm, hpl, llm_training, paper
 from dfmodel.validation.files import Comparison, number, packaged_measurements, read_table
 
 
@@ -60,8 +60,8 @@ SUITES: Mapping[str, tuple[str, Callable[[Path | None], list[Comparison]]]] = {
     "paper": ("paper", paper.compare),
     "llm-serving": ("llm_serving", _later("llm_serving", "serving of language models is not modelled yet", ("value",))),
     "dlrm": ("dlrm", _later("dlrm", "DLRM is not modelled yet", ("qps_samples_per_s", "latency_s"))),
-    "hpl": ("hpl", _later("hpl", "HPL is not modelled yet", ("rmax_tflops",))),
-    "fft": ("fft", _later("fft", "FFT is not modelled yet", ("time_ms", "gflops"))),
+    "hpl": ("hpl", hpl.compare),
+    "fft": ("fft", fft.compare),
 }
 
 
@@ -84,7 +84,10 @@ def run_suites(name: str = "all", folder: Path | None = None) -> list[Comparison
 
 
 def is_judged(c: Comparison) -> bool:
-    """Whether a row counts in a table's errors: it only judges, and its benchmark measures work rather than starts."""
+    """Whether a row counts in a table's errors: it only judges (by itself or relative to another), and its benchmark
+    measures work rather than starts."""
+    if c.use == "relative":
+        return bool(c.facts.get("relative"))
     if c.use != "validate":
         return False
     if c.table == collectives.TABLE:

@@ -308,6 +308,10 @@ class Workload:
     `blocks` are per micro-batch of one sequence (`at_batch` rescales). `batch` is the number of samples of
     one iteration; `unit` names what progress is counted in (token, sample), `units_per_sample` how many of
     them one sample holds. `training` says whether the blocks hold backward kernels.
+
+    `family` names how it is mapped: `layers` are repeated blocks, divided into tensor, data and pipeline degrees;
+    other families (mapping/families.py) have plans of their own and read `settings`, their typed parameters; their
+    blocks describe the work and are not searched.
     """
 
     name: str
@@ -322,6 +326,8 @@ class Workload:
     facts: Mapping[str, object] = field(default_factory=dict)
     #: Parameters that two blocks share (tied embeddings): counted once in `parameters`.
     shared_parameters: int = 0
+    family: str = "layers"
+    settings: object | None = None
 
     @property
     def parameters(self) -> int:

@@ -1,9 +1,11 @@
-"""Workloads by name: `llm`, `mamba` and `hyena` with a model of the catalog or a file, and graph files."""
+"""Workloads by name: `llm`, `mamba` and `hyena` with a model of the catalog or a file, graph files, and those of other
+families."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Literal, get_args, get_origin
 
 import yaml
@@ -11,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from dfmodel.catalog_files import Dirs, find, is_path, list_names, load_yaml, validated
 from dfmodel.errors import InputError, UnknownNameError, did_you_mean
+from dfmodel.workloads.families import FAMILIES
 from dfmodel.workloads.graph import Workload
 from dfmodel.workloads.hyena import HyenaModel, HyenaSettings, hyena_workload
 from dfmodel.workloads.io import graph_workload
@@ -71,20 +74,23 @@ _NOT_OVERRIDABLE = ("name", "title", "kind", "parameters", "sources")
 
 
 def workload_names(dirs: Dirs = ()) -> list[str]:
-    """Names `build_workload` knows: kinds of models, graphs, and models (short for their kind with that one)."""
-    return [*KINDS, *list_names("graphs", dirs), *list_names("models", dirs)]
+    """Names `build_workload` knows: kinds of models, other families, graphs, and models (their kind with that one)."""
+    return [*KINDS, *FAMILIES, *list_names("graphs", dirs), *list_names("models", dirs)]
 
 
 def build_workload(name: str, overrides: Mapping[str, object] | None = None, dirs: Dirs = ()) -> Workload:
     """The workload `name` with `overrides` (keys without "workload."; texts are read as YAML scalars).
 
-    `name` is a kind of model (`llm`: GPT-3 175B training by default), a model's name (its kind with that model), a
-    catalog graph's name, or the path of a graph or model file. Raises UnknownNameError for an unknown name and
-    InputError with every unknown key (nearest valid one) or unusable value.
+    `name` is a kind of model (`llm`: GPT-3 175B training by default), a model's name (its kind with that model),
+    another family's, a catalog graph's name, or the path of a graph or model file. Raises UnknownNameError for an
+    unknown name and InputError with every unknown key (nearest valid one) or unusable value.
     """
     settings = {key: _scalar(value) for key, value in (overrides or {}).items()}
     if name in KINDS:
         return _of_model(name, settings, dirs)
+    if name in FAMILIES:
+        build: Callable[[Mapping[str, object]], Workload] = import_module(FAMILIES[name].builder).build
+        return build(settings)
     if is_path(name):
         path = find("graphs", name, dirs)
         data = load_yaml(path)
