@@ -18,7 +18,7 @@ from dfmodel.mapping.best_first import Counts
 from dfmodel.mapping.evaluate import BlockEvaluation
 from dfmodel.mapping.joint import is_segmented
 from dfmodel.mapping.map_block import SolverSettings
-from dfmodel.mapping.plan import plan_request
+from dfmodel.mapping.plan import PlanRequest, plan_request
 from dfmodel.mapping.recompute import repeated_flops
 from dfmodel.mapping.result import Certificate, KernelRow, PartitionRow, Result
 from dfmodel.mapping.search import Evaluated, Search, search
@@ -95,12 +95,22 @@ def run(
     gap: float = 0.0,
     certify_all: bool = False,
     prune: bool = True,
+    compare: bool = True,
     log: Path | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Result:
-    """Run a merged configuration."""
+    """Run a merged configuration; without `compare` no other plans are put beside the optimum."""
     began = time.perf_counter()
     quiet_pyomo()
+    inputs = read_inputs(config, catalogs)
+    settings = SolverSettings(time_limit_s, gap, log, certify_all, prune, compare)
+    deadline = None if time_limit_s is None else began + time_limit_s
+    state, best, proofs = search(*inputs, settings, progress, deadline)
+    return build_result(state, best, proofs, time.perf_counter() - began, gap)
+
+
+def read_inputs(config: RunConfig, catalogs: Dirs = ()) -> tuple[Workload, System, Assumptions, PlanRequest]:
+    """What a merged configuration stands for. Raises InputError with every problem of its sections."""
     problems: list[str] = []
 
     def tried(make: Callable[[], Made]) -> Made | None:
@@ -121,11 +131,7 @@ def run(
     if problems or workload is None or system is None or assumptions is None or request is None:
         raise InputError(problems)
     system.chip.matrix_peak(workload.dtype)
-    system = with_tiers(system, assumptions.memory.tiers)
-    settings = SolverSettings(time_limit_s, gap, log, certify_all, prune)
-    deadline = None if time_limit_s is None else began + time_limit_s
-    state, best, proofs = search(workload, system, assumptions, request, settings, progress, deadline)
-    return build_result(state, best, proofs, time.perf_counter() - began, gap)
+    return workload, with_tiers(system, assumptions.memory.tiers), assumptions, request
 
 
 def _fuses_attention(system: System, assumptions: Assumptions) -> bool:
