@@ -55,7 +55,7 @@ SECOND_OPINION_S = 5.0
 @dataclass(frozen=True)
 class SolverSettings:
     """Limits and the log every program of a run shares; `certify_all` proves the sharding of every plan in its own
-    context; without `prune` every plan is evaluated; `compare` puts plans a user would have tried beside the optimum."""
+    context; without `prune` every plan is evaluated; `compare` puts plans users try beside the optimum."""
 
     time_limit_s: float | None = None
     relative_gap: float = 0.0

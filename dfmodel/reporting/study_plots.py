@@ -18,7 +18,7 @@ from dfmodel.studies.pareto import Goal, solved_rows
 from dfmodel.studies.pareto import front as front_of
 from dfmodel.studies.solve_point import SOLVED
 from dfmodel.studies.tables import front_columns, input_columns
-from dfmodel.units import DIMENSIONS, format_quantity, unit_size
+from dfmodel.units import format_quantity, unit_size
 
 #: Markers of lines and groups, so that colour is not all that tells them apart.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -26,16 +26,16 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 #: Even in lightness, and read alike by the colour-blind.
 COLOUR_MAP = "cividis"
 
-#: Ends of metric names and the units they stand for, the longest first.
-_UNITS = (
-    ("_per_s_per_usd", "1/s/USD"),
-    ("_per_s_per_w", "1/s/W"),
-    ("_per_s", "1/s"),
-    ("_usd", "USD"),
-    ("_bytes", "byte"),
-    ("_share", "share"),
-    ("_s", "s"),
-    ("_w", "W"),
+#: Ends of metric names, what they mean and their units, the longest first.
+_ENDS = (
+    ("_per_s_per_usd", "throughput per price", "{}/s per USD"),
+    ("_per_s_per_w", "throughput per power", "{}/s per W"),
+    ("_per_s", "throughput", "{}/s"),
+    ("_usd", "{}", "USD"),
+    ("_bytes", "{}", "bytes"),
+    ("_share", "{}", "share"),
+    ("_s", "{}", "s"),
+    ("_w", "{}", "W"),
 )
 _PLAIN = {"mfu": "share of peak", "hfu": "share of peak", "utilisation": "share of peak", "gap": "relative"}
 
@@ -44,17 +44,22 @@ _WRITTEN_CELLS = 150
 
 
 def label_of(metric: str) -> str:
-    """The label of a metric's axis, with its unit: "tokens_per_s" is "tokens per second (1/s)"."""
+    """The label of a metric's axis, with its unit: "tokens_per_s" is "throughput (tokens/s)"."""
     if metric in _PLAIN:
-        return f"{metric.upper() if len(metric) == 3 and metric != 'gap' else metric} ({_PLAIN[metric]})"
+        return f"{metric.upper() if metric in ('mfu', 'hfu') else metric} ({_PLAIN[metric]})"
     if metric.startswith("j_per_"):
         return f"energy per {metric.removeprefix('j_per_')} (J)"
-    for end, unit in _UNITS:
+    for end, words, unit in _ENDS:
         if metric.endswith(end):
-            words = metric.removesuffix(end) if not end.startswith("_per") else metric.removesuffix("_per_s")
-            words = words.replace("_per_s_per_usd", " per dollar").replace("_per_s_per_w", " per watt")
-            return f"{words.replace('_', ' ')} ({unit})"
+            what = metric.removesuffix(end).replace("_", " ")
+            return f"{words.format(what)} ({unit.format(what)})"
     return metric.replace("_", " ")
+
+
+def _number(value: float, _: object = None) -> str:
+    """Four digits, thousands apart, without an exponent where it can be read without one."""
+    rounded = float(f"{value:.4g}")
+    return f"{rounded:,.0f}" if 1e3 <= abs(rounded) < 1e7 else f"{rounded:.4g}"
 
 
 def write_heatmap(frame: Any, x: str, y: str, metric: str, folder: Path) -> list[Path]:
@@ -79,8 +84,9 @@ def write_heatmap(frame: Any, x: str, y: str, metric: str, folder: Path) -> list
             else:
                 why[i, j] = str(cells.loc[[(row, column)], "status"].iloc[0])
     figure = _heatmap(grid, why, (xs, x), (ys, y), metric)
-    table = pd.DataFrame(grid, index=pd.Index(ys, name=y), columns=pd.Index(xs, name=x))
-    long = table.stack(future_stack=True).rename(metric).reset_index()
+    long = pd.DataFrame(
+        [(a, b, grid[i, j]) for i, b in enumerate(ys) for j, a in enumerate(xs)], columns=[x, y, metric]
+    )
     return _written(figure, long, folder, f"heatmap_{metric}")
 
 
@@ -99,7 +105,7 @@ def _heatmap(
         for (i, j), value in np.ndenumerate(grid):
             if np.isfinite(value):
                 shade = "white" if value < middle else "black"
-                axes.text(j, i, f"{value:.4g}", ha="center", va="center", fontsize=8, color=shade)
+                axes.text(j, i, _number(float(value)), ha="center", va="center", fontsize=8, color=shade)
     for values, name, axis in ((*xs, axes.xaxis), (*ys, axes.yaxis)):
         ticks, label = _ticks(values, name)
         step = max(1, len(ticks) // 24)
@@ -107,7 +113,7 @@ def _heatmap(
         axis.set_label_text(label)
     if max(map(len, _ticks(*xs)[0])) > 9:
         axes.tick_params(axis="x", rotation=30)
-    figure.colorbar(drawn, ax=axes, label=label_of(metric))
+    figure.colorbar(drawn, ax=axes, label=label_of(metric), format=_number)
     return figure
 
 
@@ -122,14 +128,21 @@ def write_lines(frame: Any, x: str, metric: str, by: str | None, folder: Path) -
     values = _values(rows[x])
     read = numbers(values)
     ticks, label = _ticks(values, x)
-    places = _in_shown_unit(*read)[0] if read else list(map(float, range(len(values))))
+    places = read[0] if read else list(map(float, range(len(values))))
     place = dict(zip(values, places, strict=True))
     for i, group in enumerate(_values(rows[by]) if by else [None]):
         own = rows if by is None else rows[rows[by] == group]
         points = sorted((place[v], m) for v, m in zip(own[x], own[metric], strict=True))
         name = None if by is None else _ticks([group], by)[0][0]
-        style = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)], "markersize": 5}
-        axes.plot([p for p, _ in points], [m for _, m in points], label=name, linewidth=1.6, **style)
+        axes.plot(
+            [p for p, _ in points],
+            [m for _, m in points],
+            label=name,
+            color=COLOURS[i % len(COLOURS)],
+            marker=MARKERS[i % len(MARKERS)],
+            markersize=5,
+            linewidth=1.6,
+        )
     _scales(axes, places if read else [], list(rows[metric]))
     if not read or len(places) <= 12:
         axes.set_xticks(places, ticks)
@@ -166,9 +179,19 @@ def write_front(frame: Any, found: Any, goals: Sequence[Goal], folder: Path, by:
     axes.scatter(found[across], found[up], s=80, facecolors="none", edgecolors="black", label="not dominated", zorder=3)
     varied = [c for c in input_columns(frame) if c != by]
     if len(found) <= 12 and varied:
-        for _, row in found.iterrows():
-            text = ", ".join(_ticks([row[c]], c)[0][0] for c in varied)
-            axes.annotate(text, (row[across], row[up]), xytext=(6, -9), textcoords="offset points", fontsize=7)
+        middle = (rows[across].min() + rows[across].max()) / 2
+        for number, (_, row) in enumerate(found.iterrows()):
+            text = ", ".join(str(row[c]) for c in varied)
+            right = row[across] <= middle
+            axes.annotate(
+                text,
+                (row[across], row[up]),
+                # neighbours on a front are near each other: every other text stands above its point
+                xytext=(7 if right else -7, (-10, 7)[number % 2]),
+                ha="left" if right else "right",
+                textcoords="offset points",
+                fontsize=7,
+            )
     _scales(axes, list(rows[across]), list(rows[up]))
     for name, goal in (("x", goals[0]), ("y", goals[1])):
         arrow = "less" if goal.minimise else "more"
@@ -191,7 +214,7 @@ def _scales(axes: Axes, across: list[float], up: list[float]) -> None:
     for values, name in ((across, "x"), (up, "y")):
         if values and min(values) > 0 and max(values) > 10 * min(values):
             getattr(axes, f"set_{name}scale")("log")
-            getattr(axes, f"{name}axis").set_major_formatter(lambda value, _: f"{value:g}")
+        getattr(axes, f"{name}axis").set_major_formatter(_number)
 
 
 def _values(column: Any) -> list[Any]:
@@ -202,20 +225,18 @@ def _values(column: Any) -> list[Any]:
 
 
 def _ticks(values: list[Any], name: str) -> tuple[list[str], str]:
-    """Texts of an axis's values and its label; quantities share one unit, which the label names."""
+    """Texts of an axis's values and its label; quantities share one unit, which the label names: the one they are
+    written in, or where that differs one in which the largest reads well."""
     read = numbers([v.item() if isinstance(v, np.generic) else v for v in values])
     if read is None:
         return [str(v) for v in values], name
-    shown, unit = _in_shown_unit(*read)
-    return [f"{v:.6g}" for v in shown], f"{name} ({unit})" if unit else name
-
-
-def _in_shown_unit(values: list[float], dimension: str) -> tuple[list[float], str]:
-    """Numbers of a dimension in the unit in which the largest reads well."""
-    if dimension not in DIMENSIONS:
-        return values, ""
-    unit = format_quantity(max(values), dimension).partition(" ")[2]
-    return [float(f"{v / unit_size(unit):.9g}") for v in values], unit
+    found, dimension = read
+    if not dimension:
+        return [f"{v:.6g}" for v in found], name
+    written = {str(v).strip().partition(" ")[2] for v in values}
+    unit = written.pop() if len(written) == 1 else ""
+    unit = unit or format_quantity(max(found), dimension).partition(" ")[2]
+    return [f"{v / unit_size(unit):.6g}" for v in found], f"{name} ({unit})"
 
 
 def _check_columns(frame: Any, columns: Sequence[str]) -> None:

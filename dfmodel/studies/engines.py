@@ -49,6 +49,7 @@ class Engine:
     in_flight: int
     name: str
     renew: Callable[[int], futures.Executor] | None = None
+    processes: int = 1
     closing: list[Callable[[], None]] = field(default_factory=list)
 
     def close(self, at_once: bool = False) -> None:
@@ -64,7 +65,7 @@ def local(processes: int) -> Engine:
     """Worker processes of this machine, started fresh (spawn); 0 computes in this process."""
     if processes == 0:
         return Engine(InlineExecutor(), 1, "this process")
-    engine = Engine(_pool(processes), AHEAD * processes, f"{processes} processes", _pool)
+    engine = Engine(_pool(processes), AHEAD * processes, f"{processes} processes", _pool, processes)
     engine.closing.append(lambda: engine.executor.shutdown(wait=True, cancel_futures=True))
     return engine
 
@@ -143,7 +144,7 @@ def _one_by_one(
                 alone = engine.renew(1)
     finally:
         alone.shutdown(wait=True)
-    engine.executor = engine.renew(max(1, engine.in_flight // AHEAD))
+    engine.executor = engine.renew(engine.processes)
 
 
 def _error_of(future: futures.Future[Any]) -> BaseException | None:

@@ -41,7 +41,7 @@ def goals_of(minimise: Sequence[str], maximise: Sequence[str]) -> tuple[Goal, ..
 
 
 def non_dominated(values: np.ndarray) -> np.ndarray:
-    """Which rows of `values` ([points, metrics], less is better) no row is at least as good as in all and better in one.
+    """Rows of `values` ([points, metrics], less is better) that no row equals or beats in all and beats in one.
 
     Equal rows are all kept. Sorted by the first metric each row is compared with the front so far: a row that
     dominates another never sorts behind it.
@@ -113,9 +113,12 @@ class Front:
         return None
 
     def sort_key(self, bounds: Mapping[str, Any]) -> float:
-        """Where a point stands among others: the most promising first, those without a bound at the end."""
+        """Where a point stands among others, the most promising first: what is minimised over what is maximised, all
+        multiplied (as a logarithm); without a bound above 0 for each at the end."""
         least = self._values(bounds)
-        return float("inf") if least is None else float(least[0])
+        if least is None or bool((np.abs(least) == 0).any()):
+            return float("inf")
+        return float((np.sign(least) * np.log(np.abs(least))).sum())
 
     def _values(self, row: Mapping[str, Any]) -> np.ndarray | None:
         found = [row.get(g.metric) for g in self.goals]

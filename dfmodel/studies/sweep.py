@@ -10,7 +10,7 @@ from typing import Any
 from dfmodel.api import read_inputs
 from dfmodel.catalog_files import Dirs, catalog_dirs, packaged_catalogs
 from dfmodel.errors import InputError, did_you_mean
-from dfmodel.studies.engines import Engine, compute
+from dfmodel.studies.engines import AHEAD, Engine, compute
 from dfmodel.studies.journal import Journal
 from dfmodel.studies.pareto import Front, Goal
 from dfmodel.studies.points import Options, Point, points_of
@@ -92,6 +92,8 @@ class Sweep:
         todo = self._missing()
         if self.rules.prune:
             todo = self._bounded(engine, todo)
+            # what is handed out cannot be skipped any more
+            engine.in_flight = max(1, engine.in_flight // AHEAD)
         self._compute(engine, todo)
 
     def _missing(self) -> list[Point]:
