@@ -103,12 +103,25 @@ def run(
     gap: float = 0.0,
     certify_all: bool = False,
     prune: bool = True,
+    compare: bool = True,
     log: Path | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Result:
-    """Run a merged configuration."""
+    """Run a merged configuration; without `compare` no other plans are put beside the optimum."""
     began = time.perf_counter()
     quiet_pyomo()
+    inputs = read_inputs(config, catalogs)
+    settings = SolverSettings(time_limit_s, gap, log, certify_all, prune, compare)
+    deadline = None if time_limit_s is None else began + time_limit_s
+    family = _family(config)
+    if family is not None:
+        return family.search(FamilyRun(*inputs, settings, began, deadline, progress))
+    state, best, proofs = search(*inputs, settings, progress, deadline)
+    return build_result(state, best, proofs, time.perf_counter() - began, gap)
+
+
+def read_inputs(config: RunConfig, catalogs: Dirs = ()) -> tuple[Workload, System, Assumptions, Any]:
+    """What a merged configuration stands for. Raises InputError with every problem of its sections."""
     problems: list[str] = []
 
     def tried(make: Callable[[], Made]) -> Made | None:
@@ -135,15 +148,7 @@ def run(
         raise InputError(problems)
     system = priced(system, costs)
     system.chip.matrix_peak(assumptions.compute.products or workload.dtype)
-    system = with_tiers(system, assumptions.memory.tiers)
-    settings = SolverSettings(time_limit_s, gap, log, certify_all, prune)
-    deadline = None if time_limit_s is None else began + time_limit_s
-    if family is not None:
-        return family.search(
-            FamilyRun(workload, system, assumptions, request, settings, began, deadline, progress),
-        )
-    state, best, proofs = search(workload, system, assumptions, request, settings, progress, deadline)
-    return build_result(state, best, proofs, time.perf_counter() - began, gap)
+    return workload, with_tiers(system, assumptions.memory.tiers), assumptions, request
 
 
 def _chip_choices(kind: str, system: System, assumptions: Assumptions) -> dict[str, str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dfmodel import __version__
+from dfmodel.cli_studies import add_studies
 from dfmodel.cli_validation import add_validation
 from dfmodel.errors import DfmodelError, InputError, UnknownNameError
 
@@ -83,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_optimize(commands)
     _add_list(commands)
     _add_show(commands)
+    add_studies(commands, _add_common)
     add_validation(commands, _add_common)
     return parser
 

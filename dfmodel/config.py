@@ -75,7 +75,7 @@ def build_config(
         config.system = system
     if assumptions is not None:
         config.assumptions, config.assumption_overrides = assumptions, {}
-    _apply_settings(config, settings or {})
+    apply_settings(config, settings or {})
     return config
 
 
@@ -107,6 +107,11 @@ def _apply_study(config: RunConfig, study: str, dirs: Dirs) -> None:
             problems.append(f"{path}: {section}: must be a name or a mapping, got {value!r}")
     if problems:
         raise InputError(problems)
+    apply_sections(config, data)
+
+
+def apply_sections(config: RunConfig, data: Mapping[str, Any]) -> None:
+    """Lay the sections of a study (names, or mappings with overrides) over `config`, in place."""
     for section in ("workload", "system"):
         value = data.get(section)
         if isinstance(value, str):
@@ -121,7 +126,8 @@ def _apply_study(config: RunConfig, study: str, dirs: Dirs) -> None:
     config.cost = data.get("cost") or config.cost
 
 
-def _apply_settings(config: RunConfig, settings: Mapping[str, Any]) -> None:
+def apply_settings(config: RunConfig, settings: Mapping[str, Any]) -> None:
+    """Lay dotted `settings` over `config`, in place. Raises InputError for keys outside every section."""
     targets = {
         "workload": config.workload_overrides,
         "system": config.system_overrides,

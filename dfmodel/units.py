@@ -180,6 +180,24 @@ def convert(text: object, dimension: str) -> float:
         raise ValueError(f"too large; {expected}") from None
 
 
+def quantity(text: str) -> tuple[float, str] | None:
+    """`text` ("3.35 TB/s") as a float in base units and its dimension, a key of DIMENSIONS; None where it is none."""
+    match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
+    if match is None or not match.group(2):
+        return None
+    try:
+        size, powers = _expression(match.group(2))
+    except KeyError:
+        return None
+    dimension = next((name for name, d in DIMENSIONS.items() if d.powers == powers), None)
+    return None if dimension is None else (float(Fraction(match.group(1)) * size), dimension)
+
+
+def unit_size(unit: str) -> float:
+    """How many base units one `unit` ("TB/s") is. Raises KeyError for an unknown symbol."""
+    return float(_expression(unit)[0])
+
+
 def format_quantity(value: float, dimension: str, digits: int = 4) -> str:
     """`value` in base units as readable text with `digits` significant digits: 3.35e12 is "3.35 TB/s".
 

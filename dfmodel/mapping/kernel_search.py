@@ -309,18 +309,10 @@ def search_plans(
     search: Search, request: PlanRequest, record: Callable[[Evaluated], float], threshold: Callable[[], float]
 ) -> BestFirst:
     """One best-first search of what `request` leaves open; `record` notes a feasible plan and gives its value."""
-    reachable = None
-    if search.assumptions.network.collectives == "physical":
-        reachable = reachable_bytes_per_s(search.system.dimensions, search.system.chip.efficiency.link_max)
-    space = PlanSpace(search.workload, search.system, request, reachable)
-    levels = _Levels(search, space, record)
-    objective = objective_of(search.workload, search.system, request)
-    # a fixed number of tiles cuts fewer tokens into smaller ones: then a class may be better than the one that
-    # otherwise dominates it
-    may_dominate = search.assumptions.partitions.tiles is None and not search.settings.certify_all
+    levels, table, objective = _classes(search, request, record)
     found = BestFirst(
-        space=space,
-        table=ClassTable(space, levels.least(), levels.messages(), objective.weight, may_dominate),
+        space=levels.space,
+        table=table,
         assumptions=search.assumptions,
         timer=search.timer,
         evaluator=levels,
@@ -332,6 +324,28 @@ def search_plans(
     )
     found.run()
     return found
+
+
+def least_value(search: Search) -> float:
+    """What no plan of the whole space is below, known before a block is mapped: the least floor of its classes."""
+    _, table, _ = _classes(search, limited_request(search.system, search.request), lambda found: math.inf)
+    return next((floor for floor, _ in table.by_floor(dominated=False)), math.inf)
+
+
+def _classes(
+    search: Search, request: PlanRequest, record: Callable[[Evaluated], float]
+) -> tuple[_Levels, ClassTable, Objective]:
+    """The space of what `request` leaves open, as classes with their floors, and the objective."""
+    reachable = None
+    if search.assumptions.network.collectives == "physical":
+        reachable = reachable_bytes_per_s(search.system.dimensions, search.system.chip.efficiency.link_max)
+    levels = _Levels(search, PlanSpace(search.workload, search.system, request, reachable), record)
+    objective = objective_of(search.workload, search.system, request)
+    # a fixed number of tiles cuts fewer tokens into smaller ones: then a class may be better than the one that
+    # otherwise dominates it
+    may_dominate = search.assumptions.partitions.tiles is None and not search.settings.certify_all
+    table = ClassTable(levels.space, levels.least(), levels.messages(), objective.weight, may_dominate)
+    return levels, table, objective
 
 
 def seed(search: Search, request: PlanRequest, record: Callable[[Evaluated], float]) -> None:

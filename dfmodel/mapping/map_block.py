@@ -55,13 +55,14 @@ SECOND_OPINION_S = 5.0
 @dataclass(frozen=True)
 class SolverSettings:
     """Limits and the log every program of a run shares; `certify_all` proves the sharding of every plan in its own
-    context; without `prune` every plan is evaluated."""
+    context; without `prune` every plan is evaluated; `compare` puts plans users try beside the optimum."""
 
     time_limit_s: float | None = None
     relative_gap: float = 0.0
     log: Path | None = None
     certify_all: bool = False
     prune: bool = True
+    compare: bool = True
 
 
 @dataclass

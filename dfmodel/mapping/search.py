@@ -138,7 +138,7 @@ class Search:
         self.bound = min(self.bound, best.iteration.seconds * best.bound_share)
         self.out_of_time |= not self.mapper.all_proven
         self.mips_solved += self.mapper.mips_solved
-        if self.as_arrays and not self.out_of_time:
+        if self.as_arrays and self.settings.compare and not self.out_of_time:
             self.baselines = baselines(self, self.value(best))
         if self.request.within is not None:
             most = self.value(best) * (1 + self.request.within) * (1 + 1e-12)

@@ -17,6 +17,7 @@ from pathlib import Path
 import pyomo.core as pyo
 
 from dfmodel.errors import LimitError
+from dfmodel.mapping import reuse
 from dfmodel.mapping.sharding import NoShardingError, Sharding, ShardingProblem, sharding_cost
 from dfmodel.mapping.solver import SolveResult, solve
 
@@ -138,6 +139,9 @@ def solve_sharding(
     empty = [node for node, options in p.options.items() if not options]
     if empty:
         raise NoShardingError(f"no way to divide {', '.join(empty)} over {p.chips} chips")
+    known = reuse.solved(p)
+    if known is not None:
+        return known
     m, scale = sharding_model(p)
     result = solve(m, time_limit_s=time_limit_s, log=log)
     if not result.has_solution and result.status != "infeasible":
@@ -149,4 +153,6 @@ def solve_sharding(
         raise NoShardingError(f"no sharding of block '{p.block.name}' over {p.chips} chips ({result.status})")
     choice = {n: max(range(len(options)), key=lambda o: m.x[n, o].value) for n, options in p.options.items()}
     bound = None if result.bound is None else result.bound / scale
-    return Sharding(p, choice, sharding_cost(p, choice), bound, result.status), result
+    sharding = Sharding(p, choice, sharding_cost(p, choice), bound, result.status)
+    reuse.keep(sharding, result)
+    return sharding, result
