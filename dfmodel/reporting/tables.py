@@ -139,8 +139,11 @@ def _per_unit(result: Result, unit: str) -> list[tuple[str, str]]:
     usd = result.metrics[f"usd_per_M{unit}"]
     parts = ((n, result.cost[f"usd_per_{unit}_{k}"]) for n, k in (("price", "written_off"), ("electricity",) * 2))
     if usd is not None:
-        shown = ", ".join(f"{name} {1e6 * value:.4g}" for name, value in parts if value is not None)
-        rows.append(("cost of work", f"{usd:.4g} USD per million {unit}s ({shown})"))
+        # small units by the million, solves one by one
+        many, what = (1e6, f"million {unit}s") if usd < 1e4 else (1.0, unit)
+        usd *= many / 1e6
+        shown = ", ".join(f"{name} {many * value:.4g}" for name, value in parts if value is not None)
+        rows.append(("cost of work", f"{usd:.4g} USD per {what} ({shown})"))
     joules, moved = result.metrics[f"j_per_{unit}"], result.metrics[f"bottom_up_j_per_{unit}"]
     told = []
     if joules is not None:
