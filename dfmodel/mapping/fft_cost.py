@@ -83,7 +83,7 @@ class FftTimer:
 
     def passes(self, length: int) -> int:
         """Passes over memory that transforming lines of `length` points takes."""
-        return 0 if length == 1 else math.ceil(math.log(length) / math.log(self.line_points) - 1e-15)
+        return 0 if length == 1 else math.ceil(math.log(length) / math.log(self.line_points) - 1e-12)
 
     def axis(self, name: str, length: int, points: float, radix: int) -> Local:
         """Transforms of `length` points over `points` local ones."""

@@ -49,7 +49,7 @@ def time_breakdown(result: Result) -> Figure:
     axes.set_yticks(range(len(parts)), [name for name, _ in parts])
     axes.invert_yaxis()
     axes.set_xlim(0, 1.28 * max(s for _, s in parts))
-    axes.set_xlabel("time of one iteration (s)")
+    axes.set_xlabel(f"time of one {result.workload.get('iteration', 'iteration')} (s)")
     axes.set_title(
         f"{result.workload['title']} on {result.system['chips']:,} {result.system['chip_title']}", fontsize=10
     )
@@ -197,7 +197,8 @@ def dataflow_graph(result: Result) -> Figure:
     axes.set_ylim(-columns + 0.2, 0.8)
     axes.set_axis_off()
     axes.legend(loc="upper right", fontsize=8, title="round boxes: matrix units; square: vector", title_fontsize=7)
-    axes.set_title(f"Block '{block}', one micro-batch, data flows downwards", fontsize=10)
+    what = "whole run" if result.summary else "one micro-batch"
+    axes.set_title(f"Block '{block}', {what}, data flows downwards", fontsize=10)
     return figure
 
 

@@ -67,6 +67,11 @@ def _iteration(result: Result) -> str:
     return str(result.workload.get("iteration", "iteration"))
 
 
+def scope(result: Result) -> str:
+    """What rows of kernels and partitions stand for."""
+    return "one chip, whole run" if result.summary else "one chip, one micro-batch"
+
+
 def section(title: str, body: str) -> str:
     return f"{title}\n{'-' * len(title)}\n{body}"
 
@@ -211,7 +216,7 @@ def _main_block(result: Result) -> str:
 def _partitions(result: Result) -> tuple[str, str]:
     if result.system["execution"] == "dataflow":
         shown = [p for p in result.partitions if p.block == _main_block(result)]
-        return f"Partitions of block '{_main_block(result)}' (one chip, one micro-batch)", text_table(
+        return f"Partitions of block '{_main_block(result)}' ({scope(result)})", text_table(
             {
                 "#": [p.index for p in shown],
                 "phase": [p.phase for p in shown],
@@ -229,7 +234,7 @@ def _partitions(result: Result) -> tuple[str, str]:
         entry = totals.setdefault((p.block, p.repeats, p.phase, p.bound_by), [0, 0.0])
         entry[0] += 1
         entry[1] += p.seconds
-    return "Kernel by kernel: time by what bounds it (one chip, one micro-batch)", text_table(
+    return f"Kernel by kernel: time by what bounds it ({scope(result)})", text_table(
         {
             "block": [f"{b} x{n}" for b, n, _, _ in totals],
             "phase": [phase for _, _, phase, _ in totals],
