@@ -219,14 +219,14 @@ def _pareto(arguments: argparse.Namespace) -> int:
         else:
             print(render_front(frame, shown, goals))
     if arguments.out is not None:
-        from dfmodel.reporting import study_plots
+        from dfmodel.reporting.study_plots import write_front, write_heatmap, write_lines
 
         if goals:
-            written += study_plots.write_front(frame, found, goals, arguments.out, arguments.by)
+            written += write_front(frame, found, goals, arguments.out, arguments.by)
         for x, y, metric in arguments.heatmap:
-            written += study_plots.write_heatmap(frame, x, y, metric, arguments.out)
+            written += write_heatmap(frame, x, y, metric, arguments.out)
         for x, metric in arguments.lines:
-            written += study_plots.write_lines(frame, x, metric, arguments.by, arguments.out)
+            written += write_lines(frame, x, metric, arguments.by, arguments.out)
     for path in written:
         print(path, file=sys.stderr if arguments.json else sys.stdout)
     return 0

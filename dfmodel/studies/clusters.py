@@ -30,7 +30,7 @@ def open_dask(address: str, processes: int) -> Engine:
         raise InputError(f"--executor dask://{address}: no scheduler answers there ({error})") from error
     workers = max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
     executor = client.get_executor(pure=False, retries=0)
-    return Engine(executor, AHEAD * workers, f"dask://{address}", None, workers, [client.close, *closing])
+    return Engine(executor, AHEAD * workers, f"dask://{address}", None, workers, True, [client.close, *closing])
 
 
 class RayExecutor(futures.Executor):
@@ -61,7 +61,7 @@ def open_ray(address: str, processes: int) -> Engine:
     except (ConnectionError, TimeoutError, ValueError, RuntimeError) as error:
         raise InputError(f"--executor ray://{address}: no cluster answers there ({error})") from error
     workers = max(1, int(ray.cluster_resources().get("CPU", processes)))
-    return Engine(RayExecutor(ray), AHEAD * workers, f"ray://{address}", None, workers, [ray.shutdown])
+    return Engine(RayExecutor(ray), AHEAD * workers, f"ray://{address}", None, workers, True, [ray.shutdown])
 
 
 def _extra(module: str, extra: str) -> Any:

@@ -18,6 +18,7 @@ from multiprocessing.connection import wait as wait_for_any
 from typing import Any, TypeVar
 
 from dfmodel.errors import DfmodelError, InputError
+from dfmodel.studies.points import code_version
 
 #: Points handed out per worker at a time: one at work, others waiting so that none idles.
 AHEAD = 3
@@ -50,6 +51,8 @@ class Engine:
     name: str
     renew: Callable[[int], futures.Executor] | None = None
     processes: int = 1
+    #: Workers started by others, which may have another dfmodel.
+    foreign: bool = False
     closing: list[Callable[[], None]] = field(default_factory=list)
 
     def close(self, at_once: bool = False) -> None:
@@ -72,7 +75,7 @@ def local(processes: int) -> Engine:
 
 def given(executor: futures.Executor, in_flight: int = 32) -> Engine:
     """Any executor of the standard interface, owned by the caller."""
-    return Engine(executor, in_flight, type(executor).__name__)
+    return Engine(executor, in_flight, type(executor).__name__, foreign=True)
 
 
 def compute(
@@ -110,7 +113,7 @@ def compute(
                 suspects.append((job, argument))
             else:
                 _check_alive(engine, error)
-                yield job, None, f"the worker died: {type(error).__name__}: {error}".strip()
+                yield job, None, f"the worker failed: {type(error).__name__}: {error}".strip()
         if suspects:
             # the whole pool is gone, and with it everything that was waiting
             suspects += waiting.values()
@@ -158,12 +161,26 @@ def _error_of(future: futures.Future[Any]) -> BaseException | None:
 def _check_alive(engine: Engine, error: BaseException) -> None:
     """Raise EngineLostError unless the engine still computes: else every point left would look dead."""
     try:
-        engine.executor.submit(abs, -1).result(timeout=PATIENCE_S)
+        check_workers(engine)
+    except DfmodelError as lost:
+        raise EngineLostError(
+            f"{engine.name}: {type(error).__name__}: {error}; then {lost}. Finished points are kept, continue with "
+            "--resume"
+        ) from lost
+
+
+def check_workers(engine: Engine) -> None:
+    """Raise EngineLostError unless a worker answers, InputError where its model is not this one's."""
+    try:
+        found = engine.executor.submit(code_version).result(timeout=PATIENCE_S)
     except Exception as lost:
         raise EngineLostError(
-            f"{engine.name}: its workers cannot be reached ({type(error).__name__}: {error}; then "
-            f"{type(lost).__name__}); finished points are kept, continue with --resume"
+            f"{engine.name}: no worker answers ({type(lost).__name__}: {lost}); is dfmodel installed there?"
         ) from lost
+    if found != code_version():
+        raise InputError(
+            f"{engine.name}: its workers have dfmodel {found}, here is {code_version()}; install the same on both"
+        )
 
 
 def _pool(processes: int) -> futures.ProcessPoolExecutor:

@@ -121,9 +121,7 @@ def row_of(result: Any) -> dict[str, Any]:
     breakdown = {k: s for k, s in result.breakdown_s.items() if s > 0}
     plan = result.plan
     row = {
-        "workload": result.workload["name"],
         "batch": plan.get("batch", result.workload["batch"]),
-        "system": result.system["name"],
         "chip": result.system["chip"],
         "chips": result.system["chips"],
         "chips_used": plan["chips_used"],

@@ -10,7 +10,7 @@ from typing import Any
 from dfmodel.api import read_inputs
 from dfmodel.catalog_files import Dirs, catalog_dirs, packaged_catalogs
 from dfmodel.errors import InputError, did_you_mean
-from dfmodel.studies.engines import AHEAD, Engine, compute
+from dfmodel.studies.engines import AHEAD, Engine, check_workers, compute
 from dfmodel.studies.journal import Journal
 from dfmodel.studies.pareto import Front, Goal
 from dfmodel.studies.points import Options, Point, points_of
@@ -90,6 +90,8 @@ class Sweep:
         if self.rules.collect:
             return
         todo = self._missing()
+        if engine.foreign and todo:
+            check_workers(engine)
         if self.rules.prune:
             todo = self._bounded(engine, todo)
             # what is handed out cannot be skipped any more
