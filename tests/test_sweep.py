@@ -135,7 +135,7 @@ def test_keys_follow_what_a_point_depends_on(tmp_path: Path) -> None:
 
 
 def test_resume_computes_only_what_is_new(tmp_path: Path) -> None:
-    """Another value of an axis adds its points; known ones are taken as they are, by sweeps that share the cache too."""
+    """Another value of an axis adds its points; known ones are taken as they are, by sweeps that share the cache."""
     out, cache = tmp_path / "out", tmp_path / "cache"
     words = ["--out", str(out), "--cache", str(cache)]
     assert _sweep("--grid", "workload.batch=4,8", *words) == 0
