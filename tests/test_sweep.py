@@ -17,6 +17,7 @@ import pytest
 from sweep_helpers import CHEAP, CHEAP_WORDS, die_of, die_once
 
 import dfmodel
+from dfmodel.catalog_files import packaged_catalogs
 from dfmodel.cli import main
 from dfmodel.errors import InputError
 from dfmodel.studies import solve_point as solving
@@ -112,7 +113,7 @@ def test_keys_follow_what_a_point_depends_on(tmp_path: Path) -> None:
     chips, links = tmp_path / "chips", tmp_path / "links"
     chips.mkdir()
     links.mkdir()
-    packaged = Path(dfmodel.__file__).parent.parent / "catalogs"
+    packaged = packaged_catalogs()
     for kind, name in (("chips", "h200_sxm"), ("links", "nvlink5")):
         (tmp_path / kind / f"{name}.yaml").write_text((packaged / kind / f"{name}.yaml").read_text())
     study = changed(
