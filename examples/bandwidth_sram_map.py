@@ -17,7 +17,7 @@ if __name__ == "__main__":
         system="sn10_ring",
         grid={
             "system.chip.memory.bandwidth": {"range": "100 GB/s:800 GB/s:*2"},
-            "system.chip.sram": ["120 MB", "160 MB", "240 MB", "320 MB"],
+            "system.chip.sram": ["120 MB", "160 MB", "320 MB"],
         },
         # one plan, so that the map shows the chip and not a change of plan
         settings={"workload.batch": 64, "plan.tensor": 8, "plan.micro_batch": 1, "plan.recompute": "full"},

@@ -65,11 +65,11 @@ def test_pictures_come_with_their_tables(results: Path, capsys: pytest.CaptureFi
     out = results.parent / "pictures"
     words = ["--minimise", "cost_usd", "--maximise", "rate_per_s", "--heatmap", "a", "b", "rate_per_s"]
     assert main(["pareto", str(results), *words, "--lines", "a", "rate_per_s", "--by", "b", "--out", str(out)]) == 0
-    assert "3 of 6 points (5 optimal, 1 infeasible) are not dominated" in capsys.readouterr().out
+    assert "4 of 6 points (5 optimal, 1 infeasible) are not dominated" in capsys.readouterr().out
     for name in ("front", "heatmap_rate_per_s", "lines_rate_per_s"):
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert "<svg" in (out / f"{name}.svg").read_text()
-    assert sorted(pd.read_csv(out / "front.csv")["cost_usd"]) == [3, 4, 6]
+    assert sorted(pd.read_csv(out / "front.csv")["cost_usd"]) == [3, 3, 4, 6]
     heat = pd.read_csv(out / "heatmap_rate_per_s.csv")
     assert heat[heat["a"] == 4]["rate_per_s"].tolist() == [4, 8]
     assert heat["rate_per_s"].isna().sum() == 1

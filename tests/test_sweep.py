@@ -17,6 +17,7 @@ import pytest
 from sweep_helpers import CHEAP, CHEAP_WORDS, die_of, die_once
 
 import dfmodel
+from dfmodel.catalog_files import packaged_catalogs
 from dfmodel.cli import main
 from dfmodel.errors import InputError
 from dfmodel.studies import solve_point as solving
@@ -112,7 +113,7 @@ def test_keys_follow_what_a_point_depends_on(tmp_path: Path) -> None:
     chips, links = tmp_path / "chips", tmp_path / "links"
     chips.mkdir()
     links.mkdir()
-    packaged = Path(dfmodel.__file__).parent.parent / "catalogs"
+    packaged = packaged_catalogs()
     for kind, name in (("chips", "h200_sxm"), ("links", "nvlink5")):
         (tmp_path / kind / f"{name}.yaml").write_text((packaged / kind / f"{name}.yaml").read_text())
     study = changed(
@@ -135,7 +136,7 @@ def test_keys_follow_what_a_point_depends_on(tmp_path: Path) -> None:
 
 
 def test_resume_computes_only_what_is_new(tmp_path: Path) -> None:
-    """Another value of an axis adds its points; known ones are taken as they are, by sweeps that share the cache."""
+    """Another value of an axis adds its points; known ones are taken as they are, by sweeps sharing the cache too."""
     out, cache = tmp_path / "out", tmp_path / "cache"
     words = ["--out", str(out), "--cache", str(cache)]
     assert _sweep("--grid", "workload.batch=4,8", *words) == 0
@@ -277,6 +278,15 @@ def test_a_dying_process_takes_no_point_with_it(function: object, died: set[int]
     assert sorted(job for job, _, _ in found) == list(range(12))
     assert {job for job, _, why in found if why} == died
     assert all(value == job for job, value, why in found if not why)
+
+
+def test_parquet_holds_the_same_table(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    out = tmp_path / "out"
+    assert _sweep("--grid", "workload.batch=4,8", "--parquet", "--out", str(out)) == 0
+    text, columns = pd.read_csv(out / "results.csv"), pd.read_parquet(out / "results.parquet")
+    assert list(text.columns) == list(columns.columns)
+    assert list(text["iteration_s"]) == list(columns["iteration_s"])
 
 
 def test_any_standard_executor_computes() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dfmodel
@@ -162,6 +162,7 @@ def test_gradients_of_data_parallel_chips_cross_the_links_they_are_on() -> None:
     assert sent["infiniband"] == pytest.approx(16 * 2 * (m / 8) * 1 / 2, rel=0.02)
 
 
+@settings(deadline=None)
 @given(st.sampled_from(["all_reduce", "all_gather", "reduce_scatter"]), st.integers(1, 8), st.integers(1, 4))
 def test_collectives_send_the_least_that_they_must(operation: str, inner: int, outer: int) -> None:
     """(n - 1)/n of the message over all dimensions, twice in an all-reduce; no algorithm of the network model moves a

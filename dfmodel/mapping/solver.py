@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,8 @@ class _Compiled:
     integers: int
 
 
-def versions() -> dict[str, str]:
+@cache
+def versions() -> Mapping[str, str]:
     """Versions of what an answer depends on."""
     return {package: metadata.version(package) for package in ("pyomo", "highspy", "numpy")}
 

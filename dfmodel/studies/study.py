@@ -23,7 +23,6 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from dfmodel.catalog_files import Dirs, find, load_yaml
@@ -224,8 +223,3 @@ def _problems(study: Study) -> Iterator[str]:
         points *= len(next(iter(z.values())))
     if points > MOST_POINTS:
         yield f"the grid has {points:,} combinations; a sweep takes at most {MOST_POINTS:,}"
-
-
-def study_name(path: str | None) -> str:
-    """The name a study goes by in messages."""
-    return "the command line" if path is None else Path(path).name
