@@ -27,7 +27,7 @@ from dfmodel.workloads.context_parallel import over_context
 from dfmodel.workloads.graph import Block, Strategy, Workload
 
 #: Seconds of one branch and bound over sharding and partitioning together.
-JOINT_S = 10.0
+JOINT_S = 30.0
 
 #: A sharding must beat the one a plan was evaluated with by this share to replace it.
 IMPROVEMENT = 1e-9
