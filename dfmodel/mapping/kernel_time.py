@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from dfmodel.assumptions import Assumptions
 from dfmodel.systems.chip import Chip
@@ -65,29 +66,29 @@ class KernelTimer:
             return flops / (self.matrix_share * peak)
         return gemm.compute_s(shape, self.matrix_share * peak) * kernel.runs
 
-    @property
+    @cached_property
     def matrix_share(self) -> float:
         """Share of the matrix peak that large products reach under the assumed software stack."""
         return self.chip.efficiency.matrix_share(self.product_dtype) * self._stack
 
-    @property
+    @cached_property
     def product_dtype(self) -> str:
         """Format in which matrix products other than fused attention are computed."""
         return self.assumptions.compute.products or self.dtype
 
-    @property
+    @cached_property
     def attention_peak(self) -> float:
         """Matrix FLOP/s of fused attention, which software runs in 16 bits where products have fewer."""
         narrow = DTYPE_BYTES[self.dtype] < DTYPE_BYTES["bf16"]
         known = [d for d in ("bf16", "fp16") if d in self.chip.matrix_flops_per_s]
         return self.chip.matrix_peak(known[0] if narrow and known else self.dtype)
 
-    @property
+    @cached_property
     def _stack(self) -> float:
         stack = self.assumptions.compute.stack
         return 1.0 if stack is None else self.chip.efficiency.stacks.get(stack, 1.0)
 
-    @property
+    @cached_property
     def _by_shape(self) -> bool:
         return self.assumptions.compute.model == "efficiency" and self.chip.efficiency.gemm is not None
 
@@ -95,7 +96,7 @@ class KernelTimer:
         """Seconds that matrix work of so many FLOP takes at least, whatever its shape."""
         return flops * self.matrix_s_per_flop if self._by_shape else self.compute_s(flops, "matrix")
 
-    @property
+    @cached_property
     def matrix_s_per_flop(self) -> float:
         """Seconds of a FLOP of large matrix work, the least there is."""
         if self._by_shape:
@@ -111,13 +112,13 @@ class KernelTimer:
             return (moved_bytes + self.chip.efficiency.memory_half_bytes) / self.memory_bytes_per_s
         return moved_bytes / self.memory_bytes_per_s
 
-    @property
+    @cached_property
     def memory_bytes_per_s(self) -> float:
         """Sustained bandwidth of the first memory tier for large transfers."""
         peak = self.chip.memories[0].bytes_per_s
         return peak * (self.chip.efficiency.memory_max if self.assumptions.compute.model == "efficiency" else 1.0)
 
-    @property
+    @cached_property
     def launch_s(self) -> float:
         """What starting one kernel (or one partition) adds."""
         return self.chip.efficiency.launch_s if self.assumptions.compute.model == "efficiency" else 0.0

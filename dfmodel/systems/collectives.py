@@ -129,14 +129,14 @@ class _Scheme:
     slowest: bool = False
     pieces: int = 1
 
-    @property
+    @functools.cached_property
     def start_s(self) -> float:
         """The start of the whole collective, where its phases do not carry it themselves."""
         if len(self.phases) == 1:
             return 0.0
         return max(min(c.start_s for c in phase.algorithms.values()) for phase in self.phases)
 
-    @property
+    @functools.cached_property
     def starting(self) -> tuple[_Choice, ...]:
         """The phases with the start in their latency where there is only one."""
         if len(self.phases) > 1:
